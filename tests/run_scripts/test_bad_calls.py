@@ -34,6 +34,7 @@ NUMBERS = [
     (ONE, "max_steps", "0", "must be -1 for no limit, or at least 1, got "),
     (ONE, "logging_steps", "0", ABOVE_0),
     (ONE, "train_tokenizer", "0", AT_LEAST_1),
+    (ONE, "final_decay_steps", "0", ABOVE_0),
     (("run_text_to_text",), "mixing_limit", "0", AT_LEAST_1),
     (DISTILLING, "distillation_alpha", "0", "must be a share above 0, up to 1, got "),
     (DISTILLING, "distillation_temperature", "0", ABOVE_0),
@@ -192,65 +193,38 @@ TEXTS = [
         "--batch_sizes 3 cannot be divided into 2 equal parts",
     ),
     (ONE, "--seeds 1 2 --do_train --do_eval --output_dir full", "'full' is not empty and holds no runs of this"),
-    (
-        ("run_glue",),
-        "--config_name gmlp-base --do_train --train_file floats.tsv",
-        "such as 0.5 .*--do_regression",
-    ),
-    (
-        ("run_glue",),
-        "--config_name gmlp-base --do_train --train_file nan.tsv",
-        "line 3: the label is missing",
-    ),
-    (("run_glue",), "--config_name gmlp-base --do_train --train_file same.tsv", "has no label but 'a'"),
-    (
-        ("run_glue",),
-        "--config_name gmlp-base --do_train --train_file same.tsv --text_column_names a b c",
-        "--text_column_names a b c: give one column, or two",
-    ),
-    (("run_glue",), "--config_name gmlp-base --do_train --train_file nope.tsv", "there is no file 'nope.tsv'"),
-    (("run_glue",), "--config_name gmlp-base --do_train --train_file file.txt", "is of no known kind"),
-    (
-        ("run_glue",),
-        "--config_name gmlp-base --do_train --train_file same.tsv --do_regression",
-        "line 2: the label 'a' is not a finite number",
-    ),
+    *[
+        (("run_glue",), f"--config_name gmlp-base --do_train --train_file {given}", sentence)
+        for given, sentence in (
+            ("floats.tsv", "such as 0.5 .*--do_regression"),
+            ("nan.tsv", "line 3: the label is missing"),
+            ("same.tsv", "has no label but 'a'"),
+            ("same.tsv --text_column_names a b c", "--text_column_names a b c: give one column, or two"),
+            ("nope.tsv", "there is no file 'nope.tsv'"),
+            ("file.txt", "is of no known kind"),
+            ("same.tsv --do_regression", "line 2: the label 'a' is not a finite number"),
+        )
+    ],
     (
         ("run_token_classification",),
         "--config_name gmlp-base --do_train --train_file floats.jsonl",
         "line 1: the tag 0.5 is neither a name nor a whole number",
     ),
     (("run_seq2seq",), "--metric nope", "--metric nope is not possible; there are bleu"),
-    (
-        ("run_text_to_text",),
-        "--do_train --config_name synthesizer-random",
-        "give the tasks of the mixture with --tasks",
-    ),
-    (
-        ("run_text_to_text",),
-        "--do_train --config_name synthesizer-random --tasks rte nope",
-        "--tasks 'nope' is not a task. Groups: glue, super_glue. Tasks: cola, ",
-    ),
-    (
-        ("run_text_to_text",),
-        "--do_train --config_name synthesizer-random --tasks rte --data_dir nope",
-        "--data_dir 'nope' has no folder RTE with the files of rte, nor has its folder glue",
-    ),
-    (
-        ("run_text_to_text",),
-        "--do_train --config_name synthesizer-random --tasks cb --data_dir tasks",
-        "tasks/CB/train.jsonl, line 2: 'hypothesis' is missing",
-    ),
-    (
-        ("run_text_to_text",),
-        "--do_train --config_name synthesizer-random --tasks cola --data_dir tasks",
-        "tasks/CoLA/train.tsv, line 2: the label '2' is not one of 'unacceptable', 'acceptable'",
-    ),
-    (
-        ("run_text_to_text",),
-        "--do_train --config_name synthesizer-random --tasks squad --squad_train_file nope.json",
-        "there is no file 'nope.json'",
-    ),
+    *[
+        (("run_text_to_text",), f"--do_train --config_name synthesizer-random {given}", sentence)
+        for given, sentence in (
+            ("", "give the tasks of the mixture with --tasks"),
+            ("--tasks rte nope", "--tasks 'nope' is not a task. Groups: glue, super_glue. Tasks: cola, "),
+            ("--tasks rte --data_dir nope", "--data_dir 'nope' has no folder RTE with the files of rte, nor has its"),
+            ("--tasks cb --data_dir tasks", "tasks/CB/train.jsonl, line 2: 'hypothesis' is missing"),
+            (
+                "--tasks cola --data_dir tasks",
+                "tasks/CoLA/train.tsv, line 2: the label '2' is not one of 'unacceptable', 'acceptable'",
+            ),
+            ("--tasks squad --squad_train_file nope.json", "there is no file 'nope.json'"),
+        )
+    ],
     (
         ("run_text_to_text",),
         "--do_predict --predict_with_generate false",
@@ -261,23 +235,20 @@ TEXTS = [
         "--task_name record --config_name gmlp-base --do_train",
         "'record' has another number of choices in every row.*run_text_to_text",
     ),
-    (
-        ("run_image_classification",),
-        "--do_train --config_name gmlp-s16-224 --config_overrides num_channels=1",
-        "num_channels=1 is not possible: all images are read as RGB",
-    ),
+    *[
+        (("run_image_classification",), f"--do_train --config_name gmlp-s16-224 {given}", sentence)
+        for given, sentence in (
+            ("--config_overrides num_channels=1", "num_channels=1 is not possible: all images are read as RGB"),
+            ("--train_dir nope", "--train_dir: there is no folder 'nope'"),
+            ("", "either --dataset_name, or --train_dir"),
+        )
+    ],
     (("run_image_classification",), "--do_train --config_name gmlp-base", "set image_size"),
     (
         ("run_span_corruption",),
         "--do_train --config_name synthesizer-vanilla --label_smoothing_factor 0.1",
         "--label_smoothing_factor is not possible here",
     ),
-    (
-        ("run_image_classification",),
-        "--do_train --config_name gmlp-s16-224 --train_dir nope",
-        "--train_dir: there is no folder 'nope'",
-    ),
-    (("run_image_classification",), "--do_train --config_name gmlp-s16-224", "either --dataset_name, or --train_dir"),
     (("fill_mask",), "--model folder --text x", "'folder' cannot be loaded: Unrecognized model"),
     (("fill_mask",), "--model bert --text x", "'bert' cannot be loaded: Error no file named model.safetensors"),
     (("classify_images",), "--model bert", "give the images as either --images or --data"),
