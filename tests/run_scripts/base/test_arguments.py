@@ -20,21 +20,31 @@ class Example:
     flag: bool = False
 
 
-def test_command_line_overrides_recipe_overrides_defaults(tmp_path):
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("steps: 3\nrate: 1e-3\nfiles: [a, b]\n")
-    (plain,) = parse_arguments((Example,), [str(recipe)])
+@pytest.fixture
+def recipe(tmp_path):
+    """`recipe(text)`: the name of a recipe."""
+
+    def write(text: str) -> str:
+        file = tmp_path / "recipe.yaml"
+        file.write_text(text)
+        return str(file)
+
+    return write
+
+
+def test_command_line_overrides_recipe_overrides_defaults(recipe):
+    file = recipe("steps: 3\nrate: 1e-3\nfiles: [a, b]\n")
+    (plain,) = parse_arguments((Example,), [file])
     assert plain == Example(steps=3, rate=1e-3, files=["a", "b"], flag=False)
-    (changed,) = parse_arguments((Example,), [str(recipe), "--steps", "7", "--flag", "--files", "c"])
+    (changed,) = parse_arguments((Example,), [file, "--steps", "7", "--flag", "--files", "c"])
     assert changed == Example(steps=7, rate=1e-3, files=["c"], flag=True)
 
 
-def test_a_tokenizer_of_the_command_line_replaces_a_recipes(tmp_path):
+def test_a_tokenizer_of_the_command_line_replaces_a_recipes(recipe):
     """Whether it is loaded or trained."""
-    recipe = tmp_path / "recipe.yaml"
     for written, given in (("train_tokenizer: 99", "tokenizer_name"), ("tokenizer_name: mine", "train_tokenizer")):
-        recipe.write_text(f"config_name: gmlp-base\n{written}\n")
-        (arguments,) = parse_arguments((ModelArguments,), [str(recipe), f"--{given}=7"])
+        file = recipe(f"config_name: gmlp-base\n{written}\n")
+        (arguments,) = parse_arguments((ModelArguments,), [file, f"--{given}=7"])
         assert (str(getattr(arguments, given)), arguments.config_name) == ("7", "gmlp-base")
         assert getattr(arguments, written.partition(":")[0]) is None
 
@@ -46,12 +56,11 @@ def test_json_recipes(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["model_name_or_path", "config_name", "model_type"])
-def test_a_model_on_the_command_line_replaces_that_of_a_recipe(tmp_path, given):
+def test_a_model_on_the_command_line_replaces_that_of_a_recipe(recipe, given):
     for own in ("model_name_or_path", "config_name", "model_type"):
-        recipe = tmp_path / "recipe.yaml"
-        recipe.write_text(f"{own}: old\ntokenizer_name: kept\n")
+        file = recipe(f"{own}: old\ntokenizer_name: kept\n")
         for argument in ([f"--{given}", "new"], [f"--{given}=new"], [f"--{given.replace('_', '-')}=new"]):
-            (chosen,) = parse_arguments((ModelArguments,), [str(recipe), *argument])
+            (chosen,) = parse_arguments((ModelArguments,), [file, *argument])
             assert chosen == ModelArguments(**{given: "new"}, tokenizer_name="kept")
 
 
@@ -63,11 +72,9 @@ def test_a_model_on_the_command_line_replaces_that_of_a_recipe(tmp_path, given):
         ("steps: [", "cannot be read"),
     ],
 )
-def test_bad_recipes_are_explained(tmp_path, text, message):
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(text)
+def test_bad_recipes_are_explained(recipe, text, message):
     with pytest.raises(SystemExit, match=re.escape(message)):
-        parse_arguments((Example,), [str(recipe)])
+        parse_arguments((Example,), [recipe(text)])
 
 
 def test_missing_recipe_names_the_shipped_ones():
@@ -75,29 +82,16 @@ def test_missing_recipe_names_the_shipped_ones():
         parse_arguments((Example,), ["nothing.yaml"])
 
 
-def test_a_recipe_is_converted_as_a_command_line_is(tmp_path):
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("steps: '3'\nrate: 1\nfiles: one.txt\nflag: 'no'\n")
-    assert parse_arguments((Example,), [str(recipe)]) == (Example(steps=3, rate=1.0, files=["one.txt"], flag=False),)
-    recipe.write_text("steps: 3\nrate: null\nfiles: [-1, 2]\n")  # null: the default
-    assert parse_arguments((Example,), [str(recipe)]) == (Example(steps=3, files=["-1", "2"]),)
+def test_a_recipe_is_converted_as_a_command_line_is(recipe):
+    file = recipe("steps: '3'\nrate: 1\nfiles: one.txt\nflag: 'no'\n")
+    assert parse_arguments((Example,), [file]) == (Example(steps=3, rate=1.0, files=["one.txt"], flag=False),)
+    file = recipe("steps: 3\nrate: null\nfiles: [-1, 2]\n")  # null: the default
+    assert parse_arguments((Example,), [file]) == (Example(steps=3, files=["-1", "2"]),)
 
 
 def config_of(*argv: str):
     (arguments,) = parse_arguments((ModelArguments,), argv)
     return load_config(arguments)
-
-
-@pytest.fixture
-def recipe(tmp_path):
-    """`recipe(text)`: a recipe of `ModelArguments`."""
-
-    def write(text: str) -> str:
-        file = tmp_path / "recipe.yaml"
-        file.write_text(text)
-        return str(file)
-
-    return write
 
 
 def test_overrides_of_the_command_line_are_added_to_a_recipes(recipe):
