@@ -1,27 +1,17 @@
 """Softmax attention against the formula."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 from transformers.modeling_utils import AttentionInterface
 
 from tokenmixers import AMLPConfig, AMLPModel, SynthesizerConfig, SynthesizerModel
 from tokenmixers.modeling.layers.attention import eager_attention_forward, softmax
-
-
-def attention_module(is_causal=False):
-    module = nn.Module()
-    module.is_causal = is_causal
-    return module
-
-
-def inputs(batch=2, heads=3, queries=5, keys=5, dtype=torch.bfloat16):
-    torch.manual_seed(0)
-    return [torch.randn(batch, heads, length, 4).to(dtype).requires_grad_() for length in (queries, keys, keys)]
 
 
 @given(
@@ -34,13 +24,14 @@ def inputs(batch=2, heads=3, queries=5, keys=5, dtype=torch.bfloat16):
     scaling=st.sampled_from([1.0, 0.3]),
 )
 def test_written_out_is_the_formula(batch, heads, queries, more_keys, mask, has_bias, scaling):
-    query, key, value = inputs(batch, heads, queries, queries + more_keys, torch.double)
-    shape = (batch, 1, queries, queries + more_keys)
+    keys = queries + more_keys
+    query, key, value = (torch.randn(batch, heads, length, 4).double() for length in (queries, keys, keys))
+    shape = (batch, 1, queries, keys)
     visible = (torch.rand(shape) > 0.4).index_fill(3, torch.tensor([0]), True)
     bias = torch.randn(1, heads, *shape[2:], dtype=torch.double) if has_bias else None
     given_mask = {"boolean": visible, "additive": torch.zeros(shape).double().masked_fill(~visible, -1e9), None: None}
     output, weights = eager_attention_forward(
-        attention_module(), query, key, value, given_mask[mask], scaling=scaling, position_bias=bias
+        SimpleNamespace(is_causal=False), query, key, value, given_mask[mask], scaling=scaling, position_bias=bias
     )
     logits = torch.einsum("bhqd,bhkd->bhqk", query, key) * scaling
     logits = (logits if bias is None else logits + bias).exp()
