@@ -1,6 +1,7 @@
 """A tiny corpus, a command line that trains on it, and a Hub on loopback."""
 
 import csv
+import functools
 import json
 import os
 import random
@@ -26,6 +27,12 @@ from tokenmixers.run_scripts.training import run as training_run
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
+#: An argument -> those of a command's own settings that it replaces.
+REPLACED = {
+    "model_name_or_path": ("config_name", "config_overrides", "tokenizer_name", "train_tokenizer"),
+    "tokenizer_name": ("train_tokenizer",),
+}
+SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
 CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
 
 
@@ -70,12 +77,18 @@ def _history_is_an_empty_file(request, monkeypatch):
 
 @pytest.fixture(scope="session")
 def as_words():
-    """`as_words(settings)`: the command line of a run on the CPU; `None` leaves an argument out, a list has many."""
-    common = dict.fromkeys(("do_train", "do_eval", "use_cpu", "disable_tqdm"), True)
+    """`as_words(settings, changes, ...)`: the command line of a run on the CPU, in which the last value counts.
 
-    def build(settings):
+    `None` leaves an argument out, a list has many. A checkpoint or a tokenizer replaces what described one before.
+    """
+
+    def build(*settings):
+        merged = dict.fromkeys(("do_train", "do_eval", "use_cpu", "disable_tqdm"), True)
+        for changes in settings:
+            replaced = {name for given in REPLACED if changes.get(given) for name in REPLACED[given]}
+            merged = {name: value for name, value in merged.items() if name not in replaced} | changes
         words = []
-        for name, value in (common | settings).items():
+        for name, value in merged.items():
             values = value if isinstance(value, list | tuple) else [value]
             words += [] if value is None else [f"--{name}", *map(str, values)]
         return words
@@ -145,24 +158,35 @@ def library(request):
 
 @pytest.fixture(scope="module")
 def arguments(corpus, as_words):
-    """`arguments(output_dir=..., ...)`: those of a tiny run, with changes; `None` leaves an argument out."""
-    settings = {
+    """`arguments(output_dir=..., ...)`: those of a tiny run, with changes as those of `as_words`."""
+    tiny = {
         "train_file": corpus / "train.txt",
         "validation_file": corpus / "validation.txt",
         "config_name": "gmlp-base",
-        "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16",
+        "config_overrides": SIZES,
         "train_tokenizer": 60,
         "max_steps": 4,
         "per_device_train_batch_size": 8,
         "learning_rate": 1e-2,
     }
-    return lambda **changes: as_words(settings | changes)
+    return lambda *settings, **changes: as_words(tiny, *settings, changes)
 
 
 @pytest.fixture
 def command(arguments, tmp_path):
     """The same, for a run in a folder of the test's own."""
-    return lambda **changes: arguments(**{"output_dir": tmp_path / "run", **changes})
+    return functools.partial(arguments, {"output_dir": tmp_path / "run"})
+
+
+@pytest.fixture(scope="session")
+def tokenizer_of():
+    """`tokenizer_of(folder)`: what makes the tiny run's model one for the tokenizer in a folder."""
+
+    def build(folder):
+        vocabulary = len(transformers.AutoTokenizer.from_pretrained(folder))
+        return {"tokenizer_name": folder, "config_overrides": f"{SIZES},vocab_size={vocabulary}"}
+
+    return build
 
 
 @pytest.fixture(scope="session")

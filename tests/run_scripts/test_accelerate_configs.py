@@ -54,8 +54,7 @@ def test_they_launch_what_one_process_learns(name, machines, processes, command,
     """With processors instead of GPUs, which nobody has to say, and this machine as both of two."""
     command = functools.partial(command, use_cpu=None, precision="fp32")  # or the gradients would differ by more
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
-    options = {"model_name_or_path": tmp_path / "start", "train_tokenizer": None, "mlm_probability": 1.0}
-    options |= {"config_name": None, "config_overrides": None, "optim": "sgd", "max_grad_norm": 1e9}
+    options = {"model_name_or_path": tmp_path / "start", "mlm_probability": 1.0, "optim": "sgd", "max_grad_norm": 1e9}
     options |= {"mask_replace_prob": 1.0, "random_replace_prob": 0.0, "train_sampling_strategy": "sequential"}
     run_mlm.main(command(**options))
     launch = [sys.executable, "-m", "tokenmixers.run_scripts.launch", f"{name}.yaml"]

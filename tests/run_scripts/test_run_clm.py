@@ -1,3 +1,4 @@
+import functools
 import math
 
 import pytest
@@ -16,7 +17,7 @@ SIZES = (
 @pytest.fixture
 def causal(command):
     """`causal(name=value, ...)`: arguments of a tiny run."""
-    return lambda **changes: command(**{"config_name": "synthesizer-random", "config_overrides": SIZES, **changes})
+    return functools.partial(command, {"config_name": "synthesizer-random", "config_overrides": SIZES})
 
 
 def test_trains_saves_and_generates(causal, tmp_path, capsys):

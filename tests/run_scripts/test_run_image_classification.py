@@ -56,7 +56,7 @@ def command(pictures, as_words, tmp_path):
         "per_device_train_batch_size": 8,
         "learning_rate": 5e-3,
     }
-    return lambda **changes: as_words(settings | changes)
+    return lambda *more, **changes: as_words(settings, *more, changes)
 
 
 def test_trains_saves_and_classifies(command, pictures, tmp_path, capsys):
@@ -73,7 +73,7 @@ def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command
     run_image_classification.main(command(max_steps=2))
     warnings: list[str] = []
     monkeypatch.setattr(run_image_classification.logger, "warning", warnings.append)
-    alone = {"do_train": None, "config_name": None, "config_overrides": None, "model_name_or_path": tmp_path / "run"}
+    alone = {"do_train": None, "train_dir": None, "model_name_or_path": tmp_path / "run"}
 
     def evaluate(bottom, top, *others):
         folder = shutil.copytree(pictures / "validation", tmp_path / str(len(list(tmp_path.iterdir()))))
@@ -81,9 +81,7 @@ def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command
         (folder / "top").rename(folder / top)
         for name in others:
             shutil.copytree(folder / top, folder / name)
-        run_image_classification.main(
-            command(**alone, train_dir=None, validation_dir=folder, output_dir=tmp_path / "evaluation")
-        )
+        run_image_classification.main(command(**alone, validation_dir=folder, output_dir=tmp_path / "evaluation"))
         with (tmp_path / "evaluation" / "predictions_validation.csv").open(newline="") as file:
             return {row["label"] for row in csv.DictReader(file)}
 
@@ -106,11 +104,10 @@ def test_the_rows_of_a_head_follow_the_classes(command, pictures, tmp_path):
     model.config.id2label, model.config.label2id = {0: "top", 1: "bottom"}, {"top": 0, "bottom": 1}
     shutil.copytree(tmp_path / "run", tmp_path / "foreign")
     model.save_pretrained(tmp_path / "foreign")
-    options = {"config_name": None, "config_overrides": None, "model_name_or_path": tmp_path / "foreign"}
     trained = {"max_steps": 1, "learning_rate": 0, "output_dir": tmp_path / "tuned"}
     alone = {"do_train": None, "train_dir": None, "output_dir": tmp_path / "evaluation"}
     for changes in (trained, alone):
-        again = run_image_classification.main(command(**options, **changes))
+        again = run_image_classification.main(command(**changes, model_name_or_path=tmp_path / "foreign"))
         assert again["eval_accuracy"] == metrics["eval_accuracy"] > 0.8
         assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
         written = (changes["output_dir"] / "predictions_validation.csv").read_text()
@@ -130,9 +127,9 @@ def test_checkpoints_without_an_image_size(command, tmp_path):
     config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=2)
     ResNetForImageClassification(config).save_pretrained(tmp_path / "resnet")
     ConvNextImageProcessorPil(size={"shortest_edge": 12}).save_pretrained(tmp_path / "resnet")
-    start = {"config_name": None, "config_overrides": None, "model_name_or_path": tmp_path / "resnet"}
     changes = {"max_steps": 60, "learning_rate": 2e-2, "mixup_alpha": 0.2, "random_resized_crop": True}
-    metrics = run_image_classification.main(command(**start, **changes, crop_min_area=0.8))
+    start = command(**changes, crop_min_area=0.8, model_name_or_path=tmp_path / "resnet")
+    metrics = run_image_classification.main(start)
     assert metrics["eval_accuracy"] > 0.8
 
 
@@ -209,9 +206,7 @@ def test_mistakes_are_one_sentence(command, tmp_path, changes, message):
 def test_text_checkpoints_are_refused(command, tmp_path):
     BertConfig(architectures=["BertModel"]).save_pretrained(tmp_path / "bert")
     with pytest.raises(SystemExit, match=r"error: no image processor in '.*bert'"):
-        run_image_classification.main(
-            command(config_name=None, config_overrides=None, model_name_or_path=tmp_path / "bert")
-        )
+        run_image_classification.main(command(model_name_or_path=tmp_path / "bert"))
 
 
 def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path, capsys):
@@ -252,8 +247,8 @@ def test_a_folder_is_predicted_with_the_names_of_its_files(command, pictures, tm
     (mixed / "notes.txt").write_text("no picture")
     classify = pipeline("image-classification", model=str(tmp_path / "run"))
     expected = {file: classify(str(mixed / file))[0] for file in ("a.png", "day 1/b,c.png", "day 1/x/d.png")}
-    start = {"do_train": None, "do_eval": None, "config_name": None, "config_overrides": None, "do_predict": True}
-    start |= {"model_name_or_path": tmp_path / "run", "train_dir": None, "validation_dir": None}
+    start = {"do_train": None, "do_eval": None, "do_predict": True, "train_dir": None, "validation_dir": None}
+    start |= {"model_name_or_path": tmp_path / "run"}
     capsys.readouterr()
     found = run_image_classification.main(command(**start, test_dir=mixed, output_dir=tmp_path / "unlabelled"))
     out = capsys.readouterr().out
@@ -285,8 +280,8 @@ def test_a_folder_is_predicted_with_the_names_of_its_files(command, pictures, tm
 
 def test_test_images_without_a_file_or_with_other_classes(command, pictures, tmp_path):
     run_image_classification.main(command(max_steps=1))
-    start = {"do_train": None, "do_eval": None, "config_name": None, "config_overrides": None, "do_predict": True}
-    start |= {"model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "out"}
+    start = {"do_train": None, "do_eval": None, "do_predict": True, "output_dir": tmp_path / "out"}
+    start |= {"model_name_or_path": tmp_path / "run"}
     images = [Image.fromarray(np.full((8, 8), value, dtype=np.uint8)) for value in (0, 255)]
     without = datasets.Dataset.from_dict({"image": images}, features=datasets.Features({"image": datasets.Image()}))
     (tmp_path / "data").mkdir()
@@ -351,9 +346,8 @@ def test_teachers_of_other_sizes_and_colours(command, teacher, tmp_path):
     student = shutil.copytree(teacher, tmp_path / "student")
     file = teacher / "preprocessor_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "image_mean": [0.4] * 3}))
-    own = {"config_name": None, "config_overrides": None, "model_name_or_path": student}
     with pytest.raises(SystemExit, match="make different images"):
-        run_image_classification.main(command(teacher=teacher, **own))
+        run_image_classification.main(command(teacher=teacher, model_name_or_path=student))
     assert not (tmp_path / "run").exists()
 
 

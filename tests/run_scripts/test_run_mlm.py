@@ -1,3 +1,4 @@
+import functools
 import gzip
 import json
 import math
@@ -60,9 +61,6 @@ def test_trains_saves_and_reports(command, tmp_path, capsys):
         command(
             do_train=None,
             train_file=None,
-            train_tokenizer=None,
-            config_name=None,
-            config_overrides=None,
             model_name_or_path=tmp_path / "run",
             output_dir=tmp_path / "evaluation",
             per_device_eval_batch_size=3,
@@ -95,7 +93,6 @@ def test_refuses_a_tokenizer_larger_than_the_model(command, tmp_path):
     with pytest.raises(SystemExit, match=r"the tokenizer has \d+ ids, the model only vocab_size=20"):
         run_mlm.main(
             command(
-                train_tokenizer=None,
                 tokenizer_name=tmp_path / "run",
                 config_overrides="vocab_size=20,hidden_size=8,intermediate_size=8,max_position_embeddings=16",
                 output_dir=tmp_path / "other",
@@ -165,8 +162,7 @@ def test_whole_words_of_lines_are_masked(command):
 def test_launchers_train_the_same_model(command, tmp_path, launcher, batch):
     options = {"optim": "sgd", "max_grad_norm": 1e9, "mlm_probability": 0.3, "precision": "fp32"}
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
-    options |= {"model_name_or_path": tmp_path / "start", "train_tokenizer": None}
-    options |= {"config_name": None, "config_overrides": None}
+    options |= {"model_name_or_path": tmp_path / "start"}
     run_mlm.main(command(**options, per_device_train_batch_size=8))
     single = load_file(tmp_path / "run" / "model.safetensors")
     arguments = command(**options, per_device_train_batch_size=batch, output_dir=tmp_path / "launched")
@@ -196,12 +192,8 @@ def test_isolated_documents_are_learned_as_well_as_separate_rows(model, command,
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(language_modeling, "precompute_labels", keep)
-        evaluation = {"do_train": None, "config_name": None, "train_tokenizer": None, "config_overrides": None}
-        evaluated = run_mlm.main(
-            command(
-                **evaluation, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "e", isolate_documents=True
-            )
-        )
+        evaluation = {"do_train": None, "isolate_documents": True, "output_dir": tmp_path / "e"}
+        evaluated = run_mlm.main(command(**evaluation, model_name_or_path=tmp_path / "run"))
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run").eval()
     total, asked = 0.0, 0
     for row in rows["validation"]:
@@ -256,9 +248,8 @@ def test_damaged_weights_are_named(command, tmp_path):
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
     weights = tmp_path / "start" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
-    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
     with pytest.raises(UserError, match=r"weights of .*start.* are damaged"):
-        run_mlm.main(command(**names, model_name_or_path=tmp_path / "start"))
+        run_mlm.main(command(model_name_or_path=tmp_path / "start"))
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
@@ -291,18 +282,17 @@ def test_damaged_files_are_refused_before_anything_is_written(command, tmp_path,
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_file_found_while_streaming_ends_the_run(command, corpus, tmp_path, workers):
+def test_a_damaged_file_found_while_streaming_ends_the_run(command, corpus, tokenizer_of, tmp_path, workers):
     for index in range(3):
         shutil.copy(corpus / "train.txt", tmp_path / f"{index}.txt")
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))  # a tokenizer, for which nothing is to be read
     with (tmp_path / "2.txt").open("ab") as file:
         file.write(b"\n\xff\xfe\n")
     options = {"streaming": True, "max_eval_samples": 5, "shuffle_buffer_size": 1, "dataloader_num_workers": workers}
-    options |= {"train_file": tmp_path / "[0-9].txt", "train_tokenizer": None, "tokenizer_name": tmp_path / "start"}
+    options |= {"train_file": tmp_path / "[0-9].txt", **tokenizer_of(tmp_path / "start")}
     options |= {"max_steps": 500, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
-    sizes = "vocab_size=60,hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16"
     with pytest.raises(SystemExit) as caught:
-        run_mlm.main(command(**options, config_overrides=sizes))
+        run_mlm.main(command(**options))
     message = str(caught.value)
     assert message.startswith(f"error: {tmp_path / '2.txt'}, line ") and "not valid UTF-8 (byte 0xff)" in message
     assert "\n" not in message
@@ -340,7 +330,7 @@ def distilling(command, teacher):
     folder = teacher()
     overrides = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
     defaults = {"teacher": folder, "train_tokenizer": None, "config_overrides": overrides, "logging_steps": 1}
-    return lambda **changes: command(**{**defaults, **changes})
+    return functools.partial(command, defaults)
 
 
 def losses(folder):

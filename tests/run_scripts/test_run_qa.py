@@ -76,7 +76,7 @@ def arguments(questions, as_words):
         "per_device_train_batch_size": 16,
         "learning_rate": 1e-2,
     }
-    return lambda **changes: as_words(settings | changes)
+    return lambda *more, **changes: as_words(settings, *more, changes)
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +112,8 @@ def rows_of(texts: dict[str, str], odds: dict[str, float] | None = None) -> list
 
 def evaluation_of(folder, **changes) -> dict:
     """Arguments that evaluate the checkpoint in `folder`."""
-    return {
-        "do_train": None,
-        "train_tokenizer": None,
-        "config_name": None,
-        "config_overrides": None,
-        "model_name_or_path": folder,
-        "output_dir": folder.parent / "evaluation",
-        **changes,
-    }
+    evaluation = {"do_train": None, "model_name_or_path": folder, "output_dir": folder.parent / "evaluation"}
+    return evaluation | changes
 
 
 @pytest.mark.parametrize("version_2", [False, True])

@@ -47,7 +47,7 @@ def writing(command, texts):
         if any(name.endswith("_file") for name in changes):
             lines.clear()
         defaults = {"train_file": None, "validation_file": None, **lines, "config_name": "synthesizer-random-dense"}
-        return command(**{**defaults, "config_overrides": SIZES, "train_tokenizer": 160, **changes})
+        return command(defaults, {"config_overrides": SIZES, "train_tokenizer": 160}, **changes)
 
     return build
 
@@ -89,15 +89,8 @@ def test_trains_predicts_saves_and_reports(writing, texts, tmp_path, capsys, tab
 
 def test_new_texts_need_no_references(writing, texts, tmp_path, capsys, table_of):
     run_seq2seq.main(writing(max_steps=20, do_predict=True))
-    changes = {
-        "do_train": None,
-        "do_eval": None,
-        "config_name": None,
-        "config_overrides": None,
-        "train_tokenizer": None,
-    }
-    changes |= {"model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "new", "do_predict": True}
-    changes |= {"test_source_file": texts / "test.source"}
+    changes = {"do_train": None, "do_eval": None, "do_predict": True, "output_dir": tmp_path / "new"}
+    changes |= {"model_name_or_path": tmp_path / "run", "test_source_file": texts / "test.source"}
     with pytest.raises(SystemExit, match="leave out --predict_with_generate false"):
         run_seq2seq.main(writing(**changes, predict_with_generate="false"))
     assert not (tmp_path / "new").exists()
@@ -133,8 +126,7 @@ def test_perplexity_is_that_of_every_target_token(writing, texts, tmp_path):
 
 def test_rows_sorted_by_length_keep_their_references(writing, texts, tmp_path, table_of):
     plain = run_seq2seq.main(writing(do_train=True))
-    checkpoint = {"model_name_or_path": tmp_path / "run", "config_name": None, "config_overrides": None}
-    again = {**checkpoint, "train_tokenizer": None, "do_train": None, "per_device_eval_batch_size": 4}
+    again = {"model_name_or_path": tmp_path / "run", "do_train": None, "per_device_eval_batch_size": 4}
     grouped = run_seq2seq.main(
         writing(**again, output_dir=tmp_path / "grouped", train_sampling_strategy="group_by_length")
     )

@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -14,7 +16,7 @@ SIZES = (
 def denoising(command):
     """`denoising(name=value, ...)`: arguments of a tiny run."""
     defaults = {"config_name": "synthesizer-random", "config_overrides": SIZES, "train_tokenizer": 160}
-    return lambda **changes: command(**{**defaults, **changes})
+    return functools.partial(command, defaults)
 
 
 def test_trains_saves_and_reports(denoising, tmp_path, capsys):

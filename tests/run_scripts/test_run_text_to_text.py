@@ -91,11 +91,10 @@ def mixture(command, data, tokenizer):
             "data_dir": data,
             "config_name": "synthesizer-random-vanilla",
             "config_overrides": f"{SIZES},vocab_size={len(AutoTokenizer.from_pretrained(tokenizer))}",
-            "train_tokenizer": None,
             "tokenizer_name": tokenizer,
             "max_target_length": 12,
         }
-        return [*command(**{**defaults, **changes}), *(["--tasks", *tasks.split()] if tasks else [])]
+        return [*command(defaults, **changes), *(["--tasks", *tasks.split()] if tasks else [])]
 
     return build
 
@@ -169,8 +168,7 @@ def test_frozen_embeddings_stay_as_they_are_and_all_else_changes(mixture, tmp_pa
     run_text_to_text.main(mixture(max_steps=1, do_eval=None, learning_rate=0, output_dir=tmp_path / "start",
                                   config_overrides=overrides, seed=3))  # fmt: skip
     options = {"max_steps": 4, "do_eval": None, "save_strategy": "steps", "save_steps": 4, "weight_decay": 0.1}
-    options |= {"config_overrides": None, "config_name": None, "model_name_or_path": tmp_path / "start"}
-    run_text_to_text.main(mixture(**options, freeze_embeddings=True))
+    run_text_to_text.main(mixture(**options, model_name_or_path=tmp_path / "start", freeze_embeddings=True))
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "run"))
     frozen = {name for name in before if name.endswith(("shared.weight", "lm_head.weight", "embed_tokens.weight"))}
     assert len(frozen) >= (1 if tied == "true" else 2)
@@ -200,10 +198,8 @@ def test_training_examples_are_held_out_in_place_of_the_validation_sets(mixture,
 
 def test_evaluates_a_checkpoint_alone(mixture, tmp_path):
     first = run_text_to_text.main(mixture("cb"))
-    options = {"config_overrides": None, "config_name": None, "tokenizer_name": None, "do_train": None}
-    again = run_text_to_text.main(
-        mixture("cb", **options, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "evaluation")
-    )
+    options = {"do_train": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "evaluation"}
+    again = run_text_to_text.main(mixture("cb", **options))
     assert again["eval_cb_loss"] == pytest.approx(first["eval_cb_loss"], rel=1e-5)
     assert again["eval_cb_accuracy"] == first["eval_cb_accuracy"] and "majority_cb_accuracy" not in again
 
@@ -219,9 +215,9 @@ def test_the_best_of_several_checkpoints_is_loaded(mixture, tmp_path):
 @pytest.mark.parametrize("recipe", ["text_to_text_glu.yaml", "text_to_text_synthesizer.yaml"])
 def test_the_papers_recipes(recipe, mixture, tmp_path):
     run_text_to_text.main(mixture(max_steps=1, do_eval=None, output_dir=tmp_path / "start"))
-    small = dict.fromkeys(("do_train", "do_eval", "learning_rate", "config_overrides", "config_name"))
+    small = dict.fromkeys(("do_train", "do_eval", "learning_rate"))
     small |= {"per_device_train_batch_size": 4, "max_source_length": 48, "preprocessing_num_workers": 1}
-    small |= {"model_name_or_path": tmp_path / "start", "tokenizer_name": None, "max_steps": 2}
+    small |= {"model_name_or_path": tmp_path / "start", "max_steps": 2}
     results = run_text_to_text.main([recipe, *mixture("cb copa", **small)])
     assert "eval_cb_accuracy" in results
     config = json.loads((tmp_path / "run" / "config.json").read_text())

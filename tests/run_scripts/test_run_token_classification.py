@@ -34,7 +34,7 @@ def command(data, as_words, tmp_path):
         "learning_rate": 1e-2,
         "save_strategy": "no",
     }
-    return lambda **changes: as_words(settings | changes)
+    return lambda *more, **changes: as_words(settings, *more, changes)
 
 
 def test_learns_entities_and_writes_tags(command, data, tmp_path, capsys, table_of):
@@ -62,14 +62,7 @@ def test_learns_entities_and_writes_tags(command, data, tmp_path, capsys, table_
     assert found == [("PER", "Kurt Smith"), ("LOC", "Oslo")]
     assert "token-classification" in (tmp_path / "run" / "README.md").read_text()
     evaluated = run_token_classification.main(
-        command(
-            do_train=None,
-            config_name=None,
-            config_overrides=None,
-            tokenizer_name=None,
-            model_name_or_path=tmp_path / "run",
-            output_dir=tmp_path / "evaluation",
-        )
+        command(do_train=None, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "evaluation")
     )
     assert evaluated["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-4)
 
@@ -116,7 +109,7 @@ def test_the_rows_of_a_head_follow_the_tags(command, data, tmp_path):
     model.config.id2label = dict(enumerate([*(names[index] for index in order), "B-MISC"]))
     model.config.label2id = {name: index for index, name in model.config.id2label.items()}
     model.save_pretrained(tmp_path / "foreign")
-    options = {"config_name": None, "config_overrides": None, "learning_rate": 0, "max_steps": 1}
+    options = {"tokenizer_name": data / "tokenizer", "learning_rate": 0, "max_steps": 1}
     results = [
         run_token_classification.main(
             command(**options, model_name_or_path=tmp_path / name, output_dir=tmp_path / f"{name}_2")

@@ -44,10 +44,10 @@ def learn():
     return {"max_steps": 40, "per_device_train_batch_size": 30, "learning_rate": 3e-2}
 
 
-@pytest.fixture(scope="session")
-def trained():
-    """Arguments of a run with a checkpoint: nothing that describes one from scratch, and no training."""
-    return {"do_train": None, "config_name": None, "config_overrides": None, "tokenizer_name": None}
+@pytest.fixture
+def trained(tmp_path):
+    """Arguments that evaluate the checkpoint of a run, in another folder."""
+    return {"do_train": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "next"}
 
 
 @pytest.fixture(scope="module")
@@ -114,4 +114,4 @@ def command(data, tokenizer, as_words, tmp_path):
         "learning_rate": 1e-2,
         "save_strategy": "no",
     }
-    return lambda **changes: as_words(settings | changes)
+    return lambda *more, **changes: as_words(settings, *more, changes)

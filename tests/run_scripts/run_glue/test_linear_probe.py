@@ -27,20 +27,16 @@ def encoder(tokenizer, tmp_path_factory):
     return folder
 
 
-BY_DEFAULT = {"config_name": None, "config_overrides": None, "tokenizer_name": None, "learning_rate": None}
-
-
 def test_without_a_rate_a_checkpoint_starts_with_a_linear_probe(command, encoder, tmp_path, capsys):
-    results = run_glue.main(command(**BY_DEFAULT, model_name_or_path=encoder))
+    results = run_glue.main(command(learning_rate=None, model_name_or_path=encoder))
     printed = capsys.readouterr().out
     assert "learning rate 0.0002 (default for gmlp checkpoints), from the start" in printed
     assert "the new output layer starts with a regression on the features of 60 training rows" in printed
     card = " ".join((tmp_path / "run" / "README.md").read_text().split())
     assert "| `learning_rate` | 0.0002 |" in card and "| `linear_probe` | True |" in card
     # A head that was trained stays, and with a rate it starts at random.
-    run_glue.main(command(**BY_DEFAULT, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "further"))
-    given = {**BY_DEFAULT, "learning_rate": 2e-4, "model_name_or_path": encoder, "output_dir": tmp_path / "given"}
-    other = run_glue.main(command(**given))
+    run_glue.main(command(learning_rate=None, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "further"))
+    other = run_glue.main(command(learning_rate=2e-4, model_name_or_path=encoder, output_dir=tmp_path / "given"))
     printed = capsys.readouterr().out
     assert "starts with a regression" not in printed and "learning rate 0.0002, from the start" in printed
     assert results["eval_loss"] < other["eval_loss"]
@@ -50,7 +46,7 @@ def test_without_a_rate_a_checkpoint_starts_with_a_linear_probe(command, encoder
 
 def test_few_rows_are_read_more_often(command, encoder, tmp_path, capsys):
     """Without rate and epochs; with either the number of epochs is the given one, or Transformers'."""
-    options = {**BY_DEFAULT, "model_name_or_path": encoder, "max_steps": None, "save_strategy": "epoch"}
+    options = {"model_name_or_path": encoder, "learning_rate": None, "max_steps": None, "save_strategy": "epoch"}
     run_glue.main(command(**options))
     assert "training for 6 epochs (default for few rows), 6 rows a step" in capsys.readouterr().out
     card = " ".join((tmp_path / "run" / "README.md").read_text().split())
@@ -60,7 +56,7 @@ def test_few_rows_are_read_more_often(command, encoder, tmp_path, capsys):
     run_glue.main(command(**options, num_train_epochs=7))  # a longer run goes on
     assert "extending the run that ended at step 60" in capsys.readouterr().out
     for name, given in (("epochs", {"num_train_epochs": 2}), ("rate", {"learning_rate": 2e-4})):
-        run_glue.main(command(**{**options, **given}, output_dir=tmp_path / name))
+        run_glue.main(command(options, **given, output_dir=tmp_path / name))
         expected = {"epochs": "2 epochs, 6", "rate": "3 epochs (Transformers' default), 6"}[name]
         assert f"training for {expected} rows a step" in capsys.readouterr().out
 
@@ -70,7 +66,7 @@ def test_the_probe_is_the_regression_on_what_the_model_reads(sentences, task_nam
     """Without a step that changes it, the saved output layer is scikit-learn's."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    options = {**BY_DEFAULT, "learning_rate": 0, "linear_probe": True, "task_name": task_name, "max_steps": 1}
+    options = {"learning_rate": 0, "linear_probe": True, "task_name": task_name, "max_steps": 1}
     run_glue.main(command(**options, model_name_or_path=encoder))
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
@@ -99,7 +95,8 @@ def test_the_probe_is_the_regression_on_what_the_model_reads(sentences, task_nam
 
 
 def test_a_probed_run_that_was_killed_ends_as_an_uninterrupted_one(command, encoder, tmp_path, monkeypatch):
-    options = {**BY_DEFAULT, "model_name_or_path": encoder, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    options = {"model_name_or_path": encoder, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    options["learning_rate"] = None
     run_glue.main(command(**options, output_dir=tmp_path / "whole"))
 
     class KilledError(BaseException): ...

@@ -27,46 +27,44 @@ def test_models_of_transformers_and_heads_of_other_tasks(trained, command, tmp_p
     BertConfig(max_position_embeddings=32, vocab_size=80, **sizes).save_pretrained(tmp_path / "bert")
     run_glue.main(command(config_name=tmp_path / "bert", config_overrides=None, task_name="mnli"))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "bert"
-    options = {**trained, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "next"}
     with pytest.raises(SystemExit, match="the model predicts 'entailment', 'neutral', 'contradiction', the data ask"):
-        run_glue.main(command(**options))
-    run_glue.main(command(**{**options, "do_train": True, "config_overrides": "hidden_dropout_prob=0.2"}))
+        run_glue.main(command(**trained))
+    run_glue.main(command(trained, do_train=True, config_overrides="hidden_dropout_prob=0.2"))
     config = json.loads((tmp_path / "next" / "config.json").read_text())
     assert len(config["id2label"]) == 2 and config["hidden_dropout_prob"] == 0.2
     for wrong in ("hidden_size=10", "hidden_dropout_prob=0.1,vocab_size=90", "num_hidden_layers=2", "num_labels=3"):
         with pytest.raises(
             SystemExit, match=f"{wrong}': of a checkpoint only dropout rates and classifier_pooling can be"
         ):
-            run_glue.main(command(**{**options, "config_overrides": wrong}))
+            run_glue.main(command(**trained, config_overrides=wrong))
     with pytest.raises(SystemExit, match="names 'hidden_sise', which is no field of BertConfig"):
-        run_glue.main(command(**{**options, "config_overrides": "hidden_sise=9"}))
+        run_glue.main(command(**trained, config_overrides="hidden_sise=9"))
 
 
-def test_training_alone_chooses_the_attention(trained, command, tmp_path, monkeypatch):
+def test_training_alone_chooses_the_attention(trained, command, monkeypatch):
     """See `test_berts_train_with_the_attention_that_is_faster`."""
     calls = []
     monkeypatch.setattr(training_run, "_choose_attention", lambda model, args, lengths: calls.append([*lengths]))
     run_glue.main(command(max_steps=1))
-    run_glue.main(command(**{**trained, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "next"}))
+    run_glue.main(command(**trained))
     assert calls == [[64]]
 
 
 def test_a_checkpoint_with_another_pooling(trained, command, tmp_path):
     """Field that leaves the weights as they are: equal to the same weights with another configuration file."""
     run_glue.main(command(max_steps=1))
-    other = {**trained, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "next"}
-    before = run_glue.main(command(**other))
-    found = run_glue.main(command(**{**other, "config_overrides": "classifier_pooling=cls,hidden_dropout_prob=0.2"}))
+    before = run_glue.main(command(**trained))
+    found = run_glue.main(command(**trained, config_overrides="classifier_pooling=cls,hidden_dropout_prob=0.2"))
     file = tmp_path / "run" / "config.json"
     file.write_text(
         json.dumps(json.loads(file.read_text()) | {"classifier_pooling": "cls", "hidden_dropout_prob": 0.2})
     )
-    expected = run_glue.main(command(**other))
+    expected = run_glue.main(command(**trained))
     assert found["eval_loss"] == expected["eval_loss"] != before["eval_loss"]
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_a_checkpoint_in_half_precision_trains_as_its_copy_in_float32(trained, kind, command, tmp_path):
+def test_a_checkpoint_in_half_precision_trains_as_its_copy_in_float32(kind, command, tmp_path):
     run_glue.main(command(max_steps=1))
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").to(kind)
     states = {}
@@ -74,9 +72,7 @@ def test_a_checkpoint_in_half_precision_trains_as_its_copy_in_float32(trained, k
         model.to(kind if name == "half" else torch.float32).save_pretrained(
             shutil.copytree(tmp_path / "run", tmp_path / name)
         )
-        run_glue.main(
-            command(**{**trained, "do_train": True}, model_name_or_path=tmp_path / name, output_dir=tmp_path / "next")
-        )
+        run_glue.main(command(model_name_or_path=tmp_path / name, output_dir=tmp_path / "next"))
         states[name] = load_file(tmp_path / "next" / "model.safetensors")
         assert json.loads((tmp_path / "next" / "config.json").read_text())["dtype"] == "float32"
         shutil.rmtree(tmp_path / "next")
@@ -94,25 +90,24 @@ def test_the_rows_of_a_head_follow_the_classes(sentences, trained, learn, comman
     before = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
     assert list(before.config.id2label.values()) == ["entailment", "neutral", "contradiction"]
     own = {"text_column_names": ["sentence1", "sentence2"], "label_column_name": "gold_label"}
-    own |= {"task_name": None, "data_dir": None, **trained, "model_name_or_path": tmp_path / "run", "do_train": True}
-    files = {f"{name}_file": tmp_path / "mnli.jsonl" for name in ("train", "validation")}
+    own |= {"task_name": None, "data_dir": None, "validation_file": tmp_path / "mnli.jsonl"}
     rows = [
         {"sentence1": text, "sentence2": "it is", "gold_label": ("neutral", "entailment", "contradiction")[index % 3]}
         for index, (text, _) in enumerate(sentences(24, start=len("train")))
     ]
     (tmp_path / "mnli.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    expected = run_glue.main(command(**{**own, **files, "train_file": None, "do_train": None}))
-    own |= {"output_dir": tmp_path / "next", "learning_rate": 0, "max_steps": 1}
-    found = run_glue.main(command(**own, **files))
+    expected = run_glue.main(command(own, trained, output_dir=tmp_path / "evaluation"))
+    training = {"do_train": True, "train_file": tmp_path / "mnli.jsonl", "learning_rate": 0, "max_steps": 1}
+    found = run_glue.main(command(own, trained, **training))
     assert found["eval_accuracy"] == expected["eval_accuracy"]
     assert found["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
     after = AutoModelForSequenceClassification.from_pretrained(tmp_path / "next")
     assert list(after.config.id2label.values()) == ["contradiction", "entailment", "neutral"]
     # And evaluated alone, in the benchmark's order again.
-    alone = {"task_name": "mnli", **trained, "output_dir": tmp_path / "evaluation"}
+    alone = {"task_name": "mnli", "do_train": None, "output_dir": tmp_path / "evaluation"}
     losses = []
     for name in ("run", "next"):
-        results = run_glue.main(command(**{**alone, "model_name_or_path": tmp_path / name}))
+        results = run_glue.main(command(**alone, model_name_or_path=tmp_path / name))
         losses.append(
             (
                 results["eval_matched_loss"],

@@ -53,11 +53,10 @@ def test_own_files(own_files, trained, learn, command, tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert list(config["id2label"].values()) == ["no", "yes"]
     assert (tmp_path / "run" / "predictions_test.csv").is_file()
-    options |= {"train_file": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "evaluation"}
-    assert run_glue.main(command(**{**options, **trained}))["test_accuracy"] == 1.0
+    assert run_glue.main(command(options, **trained, train_file=None))["test_accuracy"] == 1.0
 
 
-def test_several_labels_per_text(telling_words, command, tmp_path, table_of):
+def test_several_labels_per_text(telling_words, trained, command, tmp_path, table_of):
     """The Trainer, the pipeline, scikit-learn and binary cross entropy say the same."""
     from sklearn.metrics import f1_score
 
@@ -109,9 +108,8 @@ def test_several_labels_per_text(telling_words, command, tmp_path, table_of):
     assert results["majority_micro_f1"] == pytest.approx(f1_score(right, guess, average="micro"))
     assert "top_k=None" in (tmp_path / "run" / "README.md").read_text()
     # Evaluated again, from the checkpoint alone.
-    again = {"do_train": None, "config_name": None, "config_overrides": None, "tokenizer_name": None}
-    again |= {"train_file": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "again"}
-    assert run_glue.main(command(**{**run, **again}))["eval_micro_f1"] == results["eval_micro_f1"]
+    again = run_glue.main(command(run, **trained, train_file=None))
+    assert again["eval_micro_f1"] == results["eval_micro_f1"]
     with pytest.raises(SystemExit, match="--label_smoothing_factor is for one label per text"):
         run_glue.main(command(**run, label_smoothing_factor=0.1, output_dir=tmp_path / "smooth"))
 
@@ -125,10 +123,8 @@ def test_held_out_training_data_are_evaluated_and_found_again(own_files, trained
         np.random.default_rng(0).permutation(count)[: round(count / 4)]
     )
     assert "(a part held out of training)" in (tmp_path / "run" / "README.md").read_text()
-    again = command(
-        **OWN, **data, **trained, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "again", seed=9
-    )
-    assert run_glue.main(again)["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
+    again = run_glue.main(command(**OWN, **data, **trained, seed=9))
+    assert again["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
 
 
 def test_own_data_set_with_class_labels(sentences, command, tmp_path, table_of):

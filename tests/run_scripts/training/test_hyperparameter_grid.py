@@ -23,10 +23,6 @@ from tokenmixers.run_scripts.training.hyperparameter_grid import (
 from tokenmixers.run_scripts.training.run import Run
 
 
-SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
-FINETUNE = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
-
-
 @pytest.fixture
 def grid(command):
     """`grid("--seeds", ..., **changes)`: arguments of a grid of tiny runs."""
@@ -46,11 +42,6 @@ def tokenizers_trained(monkeypatch):
     return sizes
 
 
-def sizes_of(folder) -> str:
-    """`config_overrides` for a model of the same sizes with an existing tokenizer."""
-    return f"{SIZES},vocab_size={json.loads((folder / 'config.json').read_text())['vocab_size']}"
-
-
 class Killed(BaseException):
     pass
 
@@ -61,7 +52,7 @@ def same_weights(one, other) -> bool:
 
 
 @pytest.mark.usefixtures("tokenizers_trained")
-def test_a_grid_is_its_single_runs(grid, command, tmp_path, capsys):
+def test_a_grid_is_its_single_runs(grid, command, tokenizer_of, tmp_path, capsys):
     summary = run_mlm.main(grid("--seeds", 3, 4, "--learning_rates", 1e-2, 1e-7))
     printed = capsys.readouterr().out
     folder = tmp_path / "run"
@@ -77,10 +68,9 @@ def test_a_grid_is_its_single_runs(grid, command, tmp_path, capsys):
     for run in summary["runs"][:2]:
         assert (folder / run["folder"] / "tokenizer.json").read_text() == tokenizer
         alone = tmp_path / run["folder"]
-        single = {"train_tokenizer": None, "tokenizer_name": folder / "tokenizer", "output_dir": alone}
-        run_mlm.main(command(**single, config_overrides=sizes_of(folder / run["folder"]), seed=run["seed"]))
+        run_mlm.main(command(**tokenizer_of(folder / "tokenizer"), output_dir=alone, seed=run["seed"]))
         assert same_weights(alone, folder / run["folder"])
-        evaluation = {**FINETUNE, "model_name_or_path": alone, "do_train": None, "output_dir": tmp_path / "evaluation"}
+        evaluation = {"model_name_or_path": alone, "do_train": None, "output_dir": tmp_path / "evaluation"}
         evaluated = run_mlm.main(command(**evaluation))
         assert evaluated["trained"] == pytest.approx(run["eval_perplexity"], rel=1e-5)
 
@@ -256,7 +246,7 @@ def test_a_result_that_is_no_number_is_the_worst():
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_tokenizer_and_go_on(grid, in_two_processes, tmp_path):
+def test_two_processes_train_one_tokenizer_and_go_on(grid, in_two_processes, tokenizer_of, tmp_path):
     arguments = grid("--seeds", 1, 2, "--batch_sizes", 8, per_device_train_batch_size=None)
     folder = tmp_path / "run"
 
@@ -271,8 +261,7 @@ def test_two_processes_train_one_tokenizer_and_go_on(grid, in_two_processes, tmp
     again, printed = run()
     assert again == summary and printed.count("finished before") == 1
     # One process with the same tokenizer: alike, as sums are rounded in another order.
-    options = {"tokenizer_name": folder / "tokenizer", "train_tokenizer": None, "output_dir": tmp_path / "alone"}
-    options |= {"config_overrides": sizes_of(folder / "lr0.01_batch8_seed1")}
-    alone = run_mlm.main(grid("--seeds", 1, 2, **options))
+    options = tokenizer_of(folder / "tokenizer")
+    alone = run_mlm.main(grid("--seeds", 1, 2, **options, output_dir=tmp_path / "alone"))
     for one, other in zip(summary["runs"], alone["runs"], strict=True):
         assert one["eval_perplexity"] == pytest.approx(other["eval_perplexity"], rel=1e-2)

@@ -96,7 +96,7 @@ def test_the_unigram_model_knows_the_tokens_of_the_tokenizer_alone(arguments, tm
     monkeypatch.setattr(model_loading.logger, "warning", warnings.append)
     sizes = "hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings=16"
     run_mlm.main(arguments(output_dir=tmp_path / "first", max_steps=1, config_overrides=sizes))
-    tokenizer = {"train_tokenizer": None, "tokenizer_name": tmp_path / "first", "max_steps": 1}
+    tokenizer = {"tokenizer_name": tmp_path / "first", "max_steps": 1}
     found = {
         rows: run_mlm.main(
             arguments(**tokenizer, output_dir=tmp_path / str(rows), config_overrides=f"{sizes},vocab_size={rows}")

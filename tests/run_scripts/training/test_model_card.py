@@ -112,8 +112,7 @@ def test_the_card_of_another_family_asks_for_no_code(command, tmp_path, run_snip
 
 def test_what_a_finetuned_model_came_from(command, tmp_path):
     run_mlm.main(command(output_dir=tmp_path / "pretrained"))
-    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
-    run_mlm.main(command(**names, model_name_or_path=tmp_path / "pretrained"))
+    run_mlm.main(command(model_name_or_path=tmp_path / "pretrained"))
     card = ModelCard.load(tmp_path / "run" / "README.md")
     assert "finetuned from pretrained." in card.text
     assert card.data.base_model is None  # a folder is nothing that others could follow

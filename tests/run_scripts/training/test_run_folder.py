@@ -36,12 +36,9 @@ def whole(arguments, tmp_path_factory):
 
 
 @pytest.fixture
-def run(whole, arguments, tmp_path):
+def run(whole, arguments, tokenizer_of, tmp_path):
     """The folder of another run, and its command."""
-    overrides = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16,"
-    overrides += f"vocab_size={json.loads((whole / 'config.json').read_text())['vocab_size']}"
-    folder, options = tmp_path / "run", {"train_tokenizer": None, "tokenizer_name": whole}
-    return folder, arguments(**SAVING, **options, config_overrides=overrides, output_dir=folder)
+    return tmp_path / "run", arguments(**SAVING, **tokenizer_of(whole), output_dir=tmp_path / "run")
 
 
 def check_same(folder: Path, whole: Path) -> None:

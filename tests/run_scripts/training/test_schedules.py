@@ -96,12 +96,11 @@ def test_a_decay_longer_than_the_training_is_refused(trainer):
     assert learning_rates(of_one_step, 20) == [5e-5] * 20
 
 
-def test_a_resumed_run_has_the_same_learning_rates(arguments, corpus, tmp_path, monkeypatch):
+def test_a_resumed_run_has_the_same_learning_rates(arguments, corpus, tokenizer_of, tmp_path, monkeypatch):
     """Those of the formula, and the same weights."""
     lines = (corpus / "train.txt").read_text().splitlines()
     train_unigram_tokenizer(lines, 60, 16, show_progress=False).save_pretrained(tmp_path / "tokenizer")
-    sizes = "vocab_size=60,hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
-    command = {"train_tokenizer": None, "tokenizer_name": tmp_path / "tokenizer", "config_overrides": sizes}
+    command = tokenizer_of(tmp_path / "tokenizer")
     command |= {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 2, "constant_warmup": "true", "max_steps": 8}
     command |= {"final_decay_steps": 0.5, "optim": "adafactor", "optim_args": "scale_parameter=true"}
     command |= {"save_strategy": "steps", "save_steps": 3, "do_eval": None}

@@ -1,4 +1,5 @@
 import errno
+import functools
 import json
 import os
 import shutil
@@ -32,12 +33,11 @@ def tokenizer(corpus, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def saving(arguments, tokenizer):
+def saving(arguments, tokenizer, tokenizer_of):
     """The command of a run that saves every second step, with changes."""
-    overrides = "vocab_size=60,hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
-    overrides += ",hidden_dropout_prob=0.1"  # random numbers are part of what has to go on
-    options = {**SAVING, "train_tokenizer": None, "tokenizer_name": tokenizer, "config_overrides": overrides}
-    return lambda **changes: arguments(**{**options, **changes})
+    options = SAVING | tokenizer_of(tokenizer)
+    options["config_overrides"] += ",hidden_dropout_prob=0.1"  # random numbers are part of what has to go on
+    return functools.partial(arguments, options)
 
 
 @pytest.fixture(scope="module")
@@ -206,8 +206,7 @@ def test_the_notice_of_a_checkpoint_goes_with_the_model_trained_from_it(command,
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
     assert not (tmp_path / "start" / "NOTICE").exists()
     (tmp_path / "start" / "NOTICE").write_text("Made by others.")
-    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
-    run_mlm.main(command(**names, max_steps=1, model_name_or_path=tmp_path / "start"))
+    run_mlm.main(command(max_steps=1, model_name_or_path=tmp_path / "start"))
     assert (tmp_path / "run" / "NOTICE").read_text() == "Made by others."
 
 
@@ -215,8 +214,7 @@ def test_the_notice_of_a_checkpoint_goes_with_the_model_trained_from_it(command,
 def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_path):
     """Accelerate's FSDP falls back to DDP without GPUs; Transformers' own does not."""
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
-    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
-    options = {**names, "model_name_or_path": tmp_path / "start", "save_only_model": True, "fsdp_size": 2}
+    options = {"model_name_or_path": tmp_path / "start", "save_only_model": True, "fsdp_size": 2}
     code = (
         "import sys, torch\n"
         "from tokenmixers.run_scripts import run_mlm\n"
@@ -292,8 +290,7 @@ def test_accelerates_fsdp_saves_a_whole_model_and_resumes(name, command, tmp_pat
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
     def start(**changes):
-        names = dict.fromkeys(("config_name", "config_overrides", "train_tokenizer"))
-        options = {**names, "model_name_or_path": tmp_path / "start", "max_steps": 4, "save_steps": 2, **changes}
+        options = {"model_name_or_path": tmp_path / "start", "max_steps": 4, "save_steps": 2, **changes}
         options["max_seq_length"] = 16
         words = command(**options, save_strategy="steps", per_device_train_batch_size=4)
         return subprocess.run(
