@@ -14,6 +14,7 @@ import huggingface_hub
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from tokenmixers import GMLPForMaskedLM
 from tokenmixers.run_scripts.base import precision
@@ -23,6 +24,7 @@ from tokenmixers.run_scripts.small_data import (
     python_docs_questions,
     python_docs_summaries,
 )
+from tokenmixers.run_scripts.training import model_loading
 from tokenmixers.run_scripts.training import run as training_run
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -201,19 +203,52 @@ def table_of():
 
 
 @pytest.fixture(scope="session")
-def in_two_processes():
-    """`in_two_processes(script, arguments)`: run a script with `torchrun`; what it printed."""
+def same_weights():
+    """`same_weights(one, other)`: whether the models in two folders have the same tensors."""
 
-    def run(script, arguments):
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
-        process = subprocess.run(
-            [*launch, f"tokenmixers.run_scripts.{script}", *map(str, arguments)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+    def compare(one, other):
+        first, second = (load_file(folder / "model.safetensors") for folder in (one, other))
+        return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+    return compare
+
+
+@pytest.fixture
+def tokenizers_trained(monkeypatch):
+    """Sizes of the tokenizers that were trained."""
+    train, sizes = model_loading.train_unigram_tokenizer, []
+
+    def count(texts, size, *args, **kwargs):
+        sizes.append(size)
+        return train(texts, size, *args, **kwargs)
+
+    monkeypatch.setattr(model_loading, "train_unigram_tokenizer", count)
+    return sizes
+
+
+@pytest.fixture(scope="session")
+def torchrun():
+    """`torchrun(file, ...)`: how two processes of a Python file, or of a module after `-m`, ended."""
+
+    def run(*words, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *map(str, words)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             capture_output=True,
             text=True,
             check=False,
             timeout=300,
         )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def in_two_processes(torchrun):
+    """`in_two_processes(script, arguments)`: run a script with `torchrun`; what it printed."""
+
+    def run(script, arguments):
+        process = torchrun("-m", f"tokenmixers.run_scripts.{script}", *arguments)
         assert process.returncode == 0, process.stderr[-3000:]
         return process.stdout
 

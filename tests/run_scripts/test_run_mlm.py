@@ -101,23 +101,8 @@ def test_refuses_a_tokenizer_larger_than_the_model(command, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_never_writes_over_a_finished_run_or_foreign_files(command, tmp_path):
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    (foreign / "thesis.txt").write_text("precious")
-    with pytest.raises(SystemExit, match="is not empty and holds no checkpoint"):
-        run_mlm.main(command(output_dir=foreign))
-    run_mlm.main(command(max_steps=1))
-    before = load_file(tmp_path / "run" / "model.safetensors")
-    with pytest.raises(SystemExit, match="holds a finished run"):
-        run_mlm.main(command(max_steps=1))
-    after = load_file(tmp_path / "run" / "model.safetensors")
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert [file.name for file in foreign.iterdir()] == ["thesis.txt"]
-
-
 @pytest.fixture
-def resumes(tmp_path):
+def resumes(same_weights, tmp_path):
     """`resumes(command, **changes)`: resumed at step 2, a run ends with the weights of a whole one."""
 
     def check(command, **changes):
@@ -126,8 +111,7 @@ def resumes(tmp_path):
         interrupted = tmp_path / "interrupted"
         shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
         run_mlm.main(command(**options, output_dir=interrupted))
-        whole, resumed = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", interrupted))
-        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+        assert same_weights(tmp_path / "run", interrupted)
 
     return check
 

@@ -8,8 +8,6 @@ from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from transformers import pipeline
 
 import tokenmixers
@@ -54,7 +52,7 @@ def command(texts, as_words, tmp_path):
     return build
 
 
-def test_the_program_of_the_guide_is_a_training_command(task, command, texts, tmp_path, capsys):
+def test_the_program_of_the_guide_is_a_training_command(task, command, texts, same_weights, tmp_path, capsys):
     results = Run(task(), command()).command()
     assert "| on the validation examples |" in capsys.readouterr().out
     (file,) = (tmp_path / "run").glob("predictions*.csv")
@@ -68,8 +66,7 @@ def test_the_program_of_the_guide_is_a_training_command(task, command, texts, tm
     # Interrupted after three steps, and started again.
     shutil.copytree(tmp_path / "run" / "checkpoint-3", tmp_path / "again" / "checkpoint-3")
     Run(task(), command(output_dir=tmp_path / "again")).command()
-    whole, again = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "again"))
-    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    assert same_weights(tmp_path / "run", tmp_path / "again")
     written = json.loads((tmp_path / "again" / "all_results.json").read_text())
     assert written["eval_loss"] == results["eval_loss"]
 

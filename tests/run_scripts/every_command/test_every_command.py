@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import (
     AutoModel,
     AutoModelForImageClassification,
@@ -39,7 +38,7 @@ def test_all_training_commands_are_in_the_table():
 
 
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script != "run_mlm"])  # which has its own test
-def test_a_grid_is_its_single_runs(script, arguments, data, tmp_path):
+def test_a_grid_is_its_single_runs(script, arguments, data, same_weights, tmp_path):
     """Nothing of the first run is left in the second one."""
     changes = {**PLAIN, "max_steps": 3, **(AUGMENTED if script == "run_image_classification" else {})}
     if "train_tokenizer" in SCRIPTS[script]:
@@ -49,8 +48,7 @@ def test_a_grid_is_its_single_runs(script, arguments, data, tmp_path):
     single = json.loads((tmp_path / "single" / "all_results.json").read_text())
     compared = {name: value for name, value in second.items() if name.startswith("eval_")}
     assert compared and compared == {name: single[name] for name in compared}
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in (f"grid/{second['folder']}", "single")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_weights(tmp_path / "grid" / second["folder"], tmp_path / "single")
 
 
 BERT = "hidden_size=8,num_attention_heads=2,intermediate_size=8,num_hidden_layers=1,max_position_embeddings=24"

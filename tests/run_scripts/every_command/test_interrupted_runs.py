@@ -149,15 +149,14 @@ if "run_sentence_embeddings" in SCRIPTS:
 
 
 @pytest.mark.parametrize(("script", "changes"), RESUMED)
-def test_an_interrupted_run_ends_with_the_same_weights(script, changes, arguments, tmp_path):
+def test_an_interrupted_run_ends_with_the_same_weights(script, changes, arguments, same_weights, tmp_path):
     whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
     changes = {"max_steps": 4, "save_steps": 2, "save_total_limit": None, "do_predict": None, **changes}
     run_here(script, arguments(script, whole, **changes))
     checkpoint = f"checkpoint-{changes['save_steps']}"
     shutil.copytree(whole / checkpoint, interrupted / checkpoint)
     run_here(script, arguments(script, interrupted, **changes))
-    first, second = (load_file(folder / "model.safetensors") for folder in (whole, interrupted))
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert same_weights(whole, interrupted)
     results = [json.loads((folder / "all_results.json").read_text()) for folder in (whole, interrupted)]
     evaluated = [{k: v for k, v in without_times(each).items() if k.startswith("eval_")} for each in results]
     assert evaluated[0] == evaluated[1] != {}

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -94,7 +93,7 @@ def test_the_probe_is_the_regression_on_what_the_model_reads(sentences, task_nam
     np.testing.assert_allclose(found, scaled @ peer.coef_.T, atol=2e-3)
 
 
-def test_a_probed_run_that_was_killed_ends_as_an_uninterrupted_one(command, encoder, tmp_path, monkeypatch):
+def test_a_probed_run_that_was_killed_ends_as_a_whole_one(command, encoder, same_weights, tmp_path, monkeypatch):
     options = {"model_name_or_path": encoder, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     options["learning_rate"] = None
     run_glue.main(command(**options, output_dir=tmp_path / "whole"))
@@ -114,5 +113,4 @@ def test_a_probed_run_that_was_killed_ends_as_an_uninterrupted_one(command, enco
         run_glue.main(command(**options))
     monkeypatch.setattr(run_glue, "start_with_probe", None)  # a run that goes on has its weights
     run_glue.main(command(**options))
-    whole, found = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
-    assert all(torch.equal(whole[name], found[name]) for name in whole)
+    assert same_weights(tmp_path / "whole", tmp_path / "run")

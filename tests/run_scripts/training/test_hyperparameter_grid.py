@@ -4,14 +4,11 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from transformers import PreTrainedModel, Trainer
 
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
-from tokenmixers.run_scripts.training import model_loading
 from tokenmixers.run_scripts.training import run as training_run
 from tokenmixers.run_scripts.training.hyperparameter_grid import (
     Comparison,
@@ -29,30 +26,11 @@ def grid(command):
     return lambda *values, **changes: [*command(**changes), *map(str, values)]
 
 
-@pytest.fixture
-def tokenizers_trained(monkeypatch):
-    """Sizes of the tokenizers that were trained."""
-    train, sizes = model_loading.train_unigram_tokenizer, []
-
-    def count(texts, size, *args, **kwargs):
-        sizes.append(size)
-        return train(texts, size, *args, **kwargs)
-
-    monkeypatch.setattr(model_loading, "train_unigram_tokenizer", count)
-    return sizes
-
-
 class Killed(BaseException):
     pass
 
 
-def same_weights(one, other) -> bool:
-    first, second = (load_file(folder / "model.safetensors") for folder in (one, other))
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.usefixtures("tokenizers_trained")
-def test_a_grid_is_its_single_runs(grid, command, tokenizer_of, tmp_path, capsys):
+def test_a_grid_is_its_single_runs(grid, command, tokenizer_of, same_weights, tmp_path, capsys):
     summary = run_mlm.main(grid("--seeds", 3, 4, "--learning_rates", 1e-2, 1e-7))
     printed = capsys.readouterr().out
     folder = tmp_path / "run"
@@ -90,7 +68,7 @@ def test_documents_held_out_are_the_same_for_all_seeds(grid, monkeypatch):
 
 
 @pytest.mark.parametrize("moment", ["during the first run", "after the first run"])
-def test_a_grid_that_was_killed_goes_on(moment, grid, tmp_path, monkeypatch, tokenizers_trained):
+def test_a_grid_that_was_killed_goes_on(moment, grid, tmp_path, monkeypatch, same_weights, tokenizers_trained):
     arguments = grid("--seeds", 1, 2)
     step, steps, last = Trainer.training_step, [], {"during the first run": 2, "after the first run": 4}[moment]
 

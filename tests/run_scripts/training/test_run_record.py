@@ -2,15 +2,11 @@
 
 import functools
 import json
-import os
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import BertConfig, TrainerState
 
 from tokenmixers.run_scripts import run_mlm
@@ -166,7 +162,7 @@ def test_a_checkpoint_from_before_there_was_a_record_goes_on_and_gets_one(interr
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
-def test_a_finished_run_is_extended(schedule, arguments, tokenizer_of, tmp_path, capsys):
+def test_a_finished_run_is_extended(schedule, arguments, tokenizer_of, same_weights, tmp_path, capsys):
     """As one long run where the schedule is constant; otherwise with the rate of the longer schedule from there on."""
     options = {**SAVING, "lr_scheduler_type": schedule, "save_strategy": "steps", "save_total_limit": 1}
     run_mlm.main(arguments(options, max_steps=3, output_dir=tmp_path / "run"))
@@ -186,8 +182,7 @@ def test_a_finished_run_is_extended(schedule, arguments, tokenizer_of, tmp_path,
         shutil.copytree(tmp_path / "run", tmp_path / "tokenizer")
         options["tokenizer_name"] = tmp_path / "tokenizer"
         assert run_mlm.main(arguments(**options, output_dir=tmp_path / "long"))["trained"] == extended["trained"]
-        weights = [load_file(tmp_path / name / "model.safetensors") for name in ("run", "long")]
-        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+        assert same_weights(tmp_path / "run", tmp_path / "long")
     else:
         assert rates == pytest.approx({step: 1e-2 * (1 - (step - 1) / (3 if step < 4 else 6)) for step in range(1, 7)})
         card = (tmp_path / "run" / "README.md").read_text()
@@ -314,7 +309,7 @@ def test_one_process_goes_on_with_two_and_two_with_one(interrupted, whole, in_tw
 
 
 @pytest.mark.slow
-def test_streams_go_on_with_as_many_processes_alone(arguments, tmp_path):
+def test_streams_go_on_with_as_many_processes_alone(arguments, torchrun, tmp_path):
     options = {**SAVING, "streaming": True, "max_eval_samples": 5, "do_eval": None, "output_dir": tmp_path / "run"}
     run_mlm.main(arguments(**options))
     for name in ("checkpoint-6", "model.safetensors", "all_results.json"):
@@ -322,13 +317,6 @@ def test_streams_go_on_with_as_many_processes_alone(arguments, tmp_path):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (tmp_path / "run" / UNFINISHED).mkdir()
     before = contents(tmp_path / "run" / "checkpoint-4")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
-    process = subprocess.run(
-        [*launch, "tokenmixers.run_scripts.run_mlm", *arguments(**options, resume_from_checkpoint=True)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = torchrun("-m", "tokenmixers.run_scripts.run_mlm", *arguments(**options, resume_from_checkpoint=True))
     assert process.returncode != 0 and "streamed data are read on only by as many" in process.stderr
     assert contents(tmp_path / "run" / "checkpoint-4") == before

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import Adafactor, Trainer
 from transformers.optimization import get_scheduler
 from transformers.trainer_utils import SchedulerType
@@ -96,7 +95,7 @@ def test_a_decay_longer_than_the_training_is_refused(trainer):
     assert learning_rates(of_one_step, 20) == [5e-5] * 20
 
 
-def test_a_resumed_run_has_the_same_learning_rates(arguments, corpus, tokenizer_of, tmp_path, monkeypatch):
+def test_a_resumed_run_has_the_same_rates(arguments, corpus, tokenizer_of, same_weights, tmp_path, monkeypatch):
     """Those of the formula, and the same weights."""
     lines = (corpus / "train.txt").read_text().splitlines()
     train_unigram_tokenizer(lines, 60, 16, show_progress=False).save_pretrained(tmp_path / "tokenizer")
@@ -125,8 +124,7 @@ def test_a_resumed_run_has_the_same_learning_rates(arguments, corpus, tokenizer_
         expected = 1e-2 * (2 / max(step, 2)) ** 0.5 * min(1.0, (8 - step) / 4)
         assert found == pytest.approx([expected] * (3 if step in (3, 4) else 2))
         assert len(set(found)) == 1
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed")]
-    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
+    assert same_weights(tmp_path / "whole", tmp_path / "resumed")
 
 
 @pytest.mark.parametrize(

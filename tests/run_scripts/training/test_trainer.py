@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, Trainer, TrainerState, TrainingArguments
 
 from tokenmixers.run_scripts import run_mlm
@@ -65,14 +64,9 @@ def streaming(saving, corpus, tmp_path):
     return lambda **changes: saving(**{**stream, **changes})
 
 
-def equal(folder: Path, other: Path) -> bool:
-    found, weights = (load_file(path / "model.safetensors") for path in (folder, other))
-    return found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
-
-
 @pytest.mark.parametrize("written", ["model.safetensors", "optimizer.pt", "rng_state.pth", "half a state"])
 @pytest.mark.parametrize("step", [2, 4])
-def test_an_incomplete_checkpoint_does_not_count(step, written, whole, run):
+def test_an_incomplete_checkpoint_does_not_count(step, written, whole, run, same_weights):
     folder, command = run
     for number in range(2, step + 1, 2):
         shutil.copytree(whole / f"checkpoint-{number}", folder / f"checkpoint-{number}")
@@ -86,7 +80,7 @@ def test_an_incomplete_checkpoint_does_not_count(step, written, whole, run):
             if path.stat().st_mtime_ns > stop:
                 path.unlink()
     run_mlm.main(command)
-    assert equal(folder, whole)
+    assert same_weights(folder, whole)
 
 
 KILLED_RUN = Path(__file__).parents[1] / "killed_run.py"
@@ -94,27 +88,23 @@ KILLED_RUN = Path(__file__).parents[1] / "killed_run.py"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 0])
-def test_a_killed_streamed_run_ends_as_an_uninterrupted_one(workers, streaming, tmp_path):
+def test_a_killed_streamed_run_ends_as_an_uninterrupted_one(workers, streaming, same_weights, tmp_path):
     options = {"dataloader_num_workers": workers, "precision": "fp32"}
     run_mlm.main(streaming(output_dir=tmp_path / "whole", **options))
     command = streaming(output_dir=tmp_path / "run", **options)
     process = subprocess.run([sys.executable, KILLED_RUN, "5", *command], capture_output=True, text=True, check=False)
     assert process.returncode == -signal.SIGKILL, process.stderr[-2000:]
     run_mlm.main(command)
-    assert equal(tmp_path / "run", tmp_path / "whole")
+    assert same_weights(tmp_path / "run", tmp_path / "whole")
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
     assert history["epoch"] == 1.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
-def test_killed_streamed_processes_end_as_uninterrupted_ones(workers, streaming, tmp_path):
+def test_killed_streamed_processes_end_as_uninterrupted_ones(workers, streaming, same_weights, torchrun, tmp_path):
     def launch(point, folder):
-        command = streaming(output_dir=tmp_path / folder, dataloader_num_workers=workers)
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-        return subprocess.run(
-            [*launcher, KILLED_RUN, point, *command], capture_output=True, text=True, check=False, timeout=300
-        )
+        return torchrun(KILLED_RUN, point, *streaming(output_dir=tmp_path / folder, dataloader_num_workers=workers))
 
     process = launch("never", "whole")
     assert process.returncode == 0, process.stderr[-2000:]
@@ -125,7 +115,7 @@ def test_killed_streamed_processes_end_as_uninterrupted_ones(workers, streaming,
         run_mlm.main(streaming(output_dir=tmp_path / "run", dataloader_num_workers=workers))
     process = launch("never", "run")
     assert process.returncode == 0, process.stderr[-2000:]
-    assert equal(tmp_path / "run", tmp_path / "whole")
+    assert same_weights(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(command, tmp_path):
@@ -136,7 +126,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(command, tmp_path):
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
-def test_a_disk_that_is_full_when_weights_are_moved_is_survived(whole, run, monkeypatch):
+def test_a_disk_that_is_full_when_weights_are_moved_is_survived(whole, run, same_weights, monkeypatch):
     folder, command = run
     replace = os.replace
 
@@ -149,9 +139,9 @@ def test_a_disk_that_is_full_when_weights_are_moved_is_survived(whole, run, monk
         patch.setattr(os, "replace", replace_until_full)
         with pytest.raises(UserError, match=r"disk of .* is full"):
             run_mlm.main(command)
-    assert equal(folder / "checkpoint-2", whole / "checkpoint-2")
+    assert same_weights(folder / "checkpoint-2", whole / "checkpoint-2")
     run_mlm.main(command)
-    assert equal(folder, whole)
+    assert same_weights(folder, whole)
 
 
 @pytest.mark.parametrize(
@@ -194,12 +184,11 @@ def test_all_rows_are_evaluated_and_rows_are_grouped_as_by_the_trainer(command, 
 
 
 @pytest.mark.slow
-def test_workers_that_are_not_forked_give_the_same_weights(command, tmp_path):
+def test_workers_that_are_not_forked_give_the_same_weights(command, same_weights, tmp_path):
     workers = {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "spawn"}
     run_mlm.main(command(output_dir=tmp_path / "plain"))
     run_mlm.main(command(**workers))
-    plain, spawned = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "run"))
-    assert all(torch.equal(plain[name], spawned[name]) for name in plain)
+    assert same_weights(tmp_path / "plain", tmp_path / "run")
 
 
 def test_the_notice_of_a_checkpoint_goes_with_the_model_trained_from_it(command, tmp_path):
@@ -211,7 +200,7 @@ def test_the_notice_of_a_checkpoint_goes_with_the_model_trained_from_it(command,
 
 
 @pytest.mark.slow
-def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_path):
+def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, torchrun, tmp_path):
     """Accelerate's FSDP falls back to DDP without GPUs; Transformers' own does not."""
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
     options = {"model_name_or_path": tmp_path / "start", "save_only_model": True, "fsdp_size": 2}
@@ -229,13 +218,7 @@ def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_
         "run_mlm.main(sys.argv[1:])\n"
     )
     (tmp_path / "sharded.py").write_text(code)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    process = subprocess.run(
-        [*launch, tmp_path / "sharded.py", *command(**options, max_steps=6, per_device_train_batch_size=4)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = torchrun(tmp_path / "sharded.py", *command(**options, max_steps=6, per_device_train_batch_size=4))
     assert process.returncode == 0, process.stderr[-3000:]
     before, after = (AutoModelForMaskedLM.from_pretrained(tmp_path / name) for name in ("start", "run"))
     for name, parameter in before.named_parameters():
@@ -279,23 +262,19 @@ SPLIT_MODELS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPLIT_MODELS)
-def test_accelerates_fsdp_saves_a_whole_model_and_resumes(name, command, tmp_path):
+def test_accelerates_fsdp_saves_a_whole_model_and_resumes(name, command, torchrun, tmp_path):
     """Checkpoints are in parts (`SHARDED_STATE_DICT`), of which the Trainer makes no model at the end."""
     model = {"config_name": name, "config_overrides": SPLIT_MODELS[name], "max_seq_length": 16}
     run_mlm.main(command(**model, max_steps=1, output_dir=tmp_path / "start"))
     (tmp_path / "split.py").write_text(SPLIT_ON_CPUS)
     config = yaml.safe_load((ACCELERATE / "fsdp2.yaml").read_text())["fsdp_config"]
     settings = {f"FSDP_{key.removeprefix('fsdp_').upper()}": str(value) for key, value in config.items()}
-    environment = {**os.environ, "ACCELERATE_USE_FSDP": "true", **settings}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
     def start(**changes):
         options = {"model_name_or_path": tmp_path / "start", "max_steps": 4, "save_steps": 2, **changes}
         options["max_seq_length"] = 16
         words = command(**options, save_strategy="steps", per_device_train_batch_size=4)
-        return subprocess.run(
-            [*launch, tmp_path / "split.py", *words], capture_output=True, text=True, check=False, env=environment
-        )
+        return torchrun(tmp_path / "split.py", *words, ACCELERATE_USE_FSDP="true", **settings)
 
     whole = start()
     assert whole.returncode == 0, whole.stderr[-3000:]
