@@ -146,16 +146,15 @@ def check_model_of(checkpoint: str, config: PreTrainedConfig) -> None:
     file = Path(checkpoint) / CONFIG_NAME
     if not file.is_file():
         return
-    known = label_names(PreTrainedConfig.from_json_file(file))
+    earlier = type(config).from_json_file(file)  # which knows its own token mixing
+    known = label_names(earlier)
     if known != label_names(config):
         raise UserError(
             f"{checkpoint!r} has the classes {', '.join(map(repr, known))}, the data "
             f"{', '.join(map(repr, label_names(config)))}: a run goes on with the data that it began with. With "
             "--model_name_or_path a new run starts from its weights, whose rows follow the names."
         )
-    before, now = (
-        json.loads(each.to_json_string(use_diff=False)) for each in (type(config).from_json_file(file), config)
-    )
+    before, now = (json.loads(each.to_json_string(use_diff=False)) for each in (earlier, config))
     known_names = sorted(name for name in now.keys() & before.keys() if not _CHANGES.search(name))
     different = [
         f"{name} {before[name]}, now {now[name]}"

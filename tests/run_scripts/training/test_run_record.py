@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import BertConfig, TrainerState
 
+from tokenmixers import HybridBertConfig
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training import run_record
@@ -231,6 +232,14 @@ def test_weights_of_another_model_are_refused(tmp_path):
     ):
         with pytest.raises(UserError, match=f"is of a model with {told}: a run goes on with the model that it began"):
             check_model_of(str(tmp_path), BertConfig(**changes))
+
+
+def test_token_mixing_that_transformers_does_not_know_is_compared(tmp_path):
+    mixed = {"num_hidden_layers": 2, "layer_types": ["random_synthesizer", "full_attention"]}
+    HybridBertConfig(**mixed).save_pretrained(tmp_path)
+    check_model_of(str(tmp_path), HybridBertConfig(**mixed))
+    with pytest.raises(UserError, match="intermediate_size 3072, now 8"):
+        check_model_of(str(tmp_path), HybridBertConfig(**mixed, intermediate_size=8))
 
 
 # --- another number of processes ---------------------------------------------------------------------------------
