@@ -1,0 +1,468 @@
+"""The figures on the embeddings' page, the cards and the first page are those that were measured."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+
+import tokenmixers
+from tokenmixers.run_scripts.embeddings.pictures import published_speeds
+from tokenmixers.run_scripts.embeddings.tasks import load_tasks
+
+
+MODELS = tokenmixers.shipped_models()
+FOLDER = Path(tokenmixers.__file__).parent / "model_cards"
+#: Names of the sets on the cards -> their folders.
+SETS = {
+    "BIOSSES": "biosses",
+    "STS-B dev": "STS-B",
+    "STS12": "sts12",
+    "STS13 (without SMT)": "sts13",
+    "STS14": "sts14",
+    "STS15": "sts15",
+    "Twitter URL paraphrases": "pair_twitter_url",
+    "WikiQA": "rerank_wikiqa",
+    "CISI": "retrieval_cisi",
+    "NPL": "retrieval_npl",
+    "BBC headlines": "bbc_news",
+    "COVID-QA": "covid_qa",
+    "AG News": "ag_news",
+    "CLINC150": "clinc150",
+    "CR": "cr",
+    "HWU64": "hwu64",
+    "MPQA": "mpqa",
+    "TREC": "trec",
+    "TweetEval irony": "tweeteval_irony",
+    "20 Newsgroups subjects": "cluster_20newsgroups",
+    "biomedical titles": "cluster_biomedical_titles",
+    "search snippets": "cluster_searchsnippets",
+}
+TEACHER = "all-MiniLM-L6-v2"
+#: Columns of the pages that quality.json names otherwise.
+NAMES = {"static": "MiniLM, static", "1 layer": "MiniLM, 1 layer"}
+NAMES |= {f"{layers} layers": f"MiniLM, {layers} layers" for layers in (2, 3, 4, "2 narrow")}
+EMBEDDINGS = FOLDER / "embeddings"
+
+
+def tables(path: Path) -> list[list[list[str]]]:
+    """The tables of a page: their rows, head first, and cells, without the marks of bold text."""
+    found = re.findall(r"(?:^\|.*\|\n)+", path.read_text(), re.MULTILINE)
+    rows = [[row for row in table.splitlines() if not re.fullmatch(r"[|:\- ]+", row)] for table in found]
+    return [[[cell.strip(" *") for cell in row.strip("|").split("|")] for row in table] for table in rows]
+
+
+def table_with(path: Path, head: str) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of a page whose first column has this head."""
+    (table,) = (table for table in tables(path) if table[0][0] == head)
+    return table[0], table[1:]
+
+
+@pytest.fixture(scope="module")
+def scores() -> dict[tuple[str, str], float]:
+    """Score times 100 of a model on a set."""
+    rows = json.loads((EMBEDDINGS / "quality.json").read_text())["results"]
+    return {(row["model"], row["set"]): 100 * row["score"] for row in rows}
+
+
+def check_scores(head: list[str], cells: list[str], found: dict[str, float], shares: dict[str, float]) -> None:
+    """Check a row: scores by model, and each share next to the column of its model."""
+    models = [NAMES.get(model, model) for model in head]
+    for number, cell in enumerate(cells):
+        if models[number] == "share":
+            assert float(cell.removesuffix(" %")) == pytest.approx(shares[models[number - 1]], abs=0.06)
+        elif models[number] in found:
+            assert float(cell) == pytest.approx(found[models[number]], abs=0.06), (cells, models[number])
+
+
+def test_scores_of_the_page_are_those_that_were_measured(scores):
+    head, rows = table_with(EMBEDDINGS / "README.md", "set")
+    assert [row[0] for row in rows] == list(SETS)
+    for row in rows:
+        found = {model: score for (model, name), score in scores.items() if name == SETS[row[0]]}
+        check_scores(head, row, found, {model: 100 * score / found[TEACHER] for model, score in found.items()})
+
+
+def test_narrow_layers_are_what_was_measured():
+    _, rows = table_with(EMBEDDINGS / "README.md", "narrow layers")
+    runs = json.loads((EMBEDDINGS / "rows.json").read_text())["narrow"]["runs"]
+    for (_, units, mixing, operations, *cells), run in zip(rows, runs, strict=True):
+        types, count = run["layer_types"] or ["full_attention"], len(run["keep_layers"])
+        assert {kind.split("_")[0].replace("full", "attention") for kind in types} == {
+            *re.findall("random|attention", mixing)
+        }
+        # Of 12 squares of the width, a whole layer has 2 for queries and keys, and 8 in 1,536 units.
+        spared = 2 * types.count("random_synthesizer") + count * 8 * (1 - run["intermediate_size"] / 1536)
+        assert operations == f"{100 * (12 * count - spared) / 72:.0f} %" and units == f"{run['intermediate_size']:,}"
+        columns = [["STS-B"], ["sts12", "sts13", "sts14", "sts15"], ["retrieval_cisi", "retrieval_npl"]]
+        found = [100 * np.mean([run["scores"][name] for name in names]) for names in columns]
+        assert [*map(float, cells)] == pytest.approx(found, abs=0.051)
+
+
+def test_states_of_tokens_are_what_was_measured():
+    _, rows = table_with(EMBEDDINGS / "README.md", "without / with states")
+    runs = json.loads((EMBEDDINGS / "rows.json").read_text())["states"]["runs"]
+    columns = [["STS-B"], ["sts12", "sts13", "sts14", "sts15"], ["retrieval"]]
+    measured: dict[str, list[list[float]]] = {}
+    for run in runs:
+        if run["states_weight"] in (0, 5):
+            means = [100 * np.mean([run["scores"][name] for name in names]) for names in columns]
+            measured.setdefault(run["model"], []).append(means)
+    facts = json.loads((FOLDER / "studies" / "inheritance.json").read_text())["models"]["inheritance"]
+    teacher = 2 * facts["layers/2x"]["flops"]
+    for (_, operations, *cells), (model, values) in zip(rows, measured.items(), strict=True):
+        assert operations == f"{100 * facts[model]['flops'] / teacher:.0f} %"
+        assert [[*map(float, cell.split(" / "))] for cell in cells] == [
+            pytest.approx(pair, abs=0.051) for pair in zip(*values, strict=True)
+        ]
+    before, after = measured["gmlp/2x"]
+    assert round(after[0] - before[0]) == 8
+    assert "gives such a gMLP eight points on STS-B." in (FOLDER / "studies" / "README.md").read_text()
+
+
+def code_with(word: str) -> str:
+    """The block of Python of the page that has this word."""
+    blocks = re.findall(r"```python\n(.+?)```", (EMBEDDINGS / "README.md").read_text(), re.DOTALL)
+    (code,) = (block for block in blocks if word in block)
+    return code
+
+
+def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, capsys, scores):
+    (tmp_path / "outputs" / "evaluation").mkdir(parents=True)
+    shutil.copy(EMBEDDINGS / "quality.json", tmp_path / "outputs" / "evaluation" / "results.json")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code_with("by_query"), "page", "exec"), names := {})
+    printed = capsys.readouterr().out
+    head, rows = table_with(EMBEDDINGS / "README.md", "retrieval set")
+    found = [SETS[title.partition(",")[0]] for title, *_ in rows[:-1]]
+    assert found == [name for name in SETS.values() if name in names["scores"]]
+    for name, (_, queries, *shares) in zip([*found, "mean"], rows, strict=True):
+        for title, share in zip(head[2:], shares, strict=True):
+            model = NAMES.get(title, title)
+            assert f"{model} {name} {share}\n" in printed
+            if name != "mean":
+                by_query = names["scores"][name][model]
+                assert len(by_query) == int(queries)
+                assert 100 * np.mean(by_query) == pytest.approx(scores[model, name], abs=1e-3)
+    for model in MODELS:  # the mean, and what is lowest and highest
+        shares = sorted((row[head.index(model)] for row in rows[:-1]), key=lambda share: int(share.split()[0]))
+        card = (FOLDER / model / "README.md").read_text()
+        assert all(share in card for share in (shares[0], shares[-1], rows[-1][head.index(model)]))
+
+
+def test_retrieval_sets_are_made_from_their_sources(tmp_path, monkeypatch):
+    """With made-up sources whose queries and documents have numbers: each query finds its own."""
+    monkeypatch.chdir(tmp_path)
+    articles, answers = Path("bbc", "sport"), Path("COVID-QA", "data", "question-answering")
+    articles.mkdir(parents=True)
+    answers.mkdir(parents=True)
+    for n in range(600):
+        (articles / f"{n}.txt").write_text(f"Headline {n}\n\nBody {n} of the news\n")
+    paragraphs = []
+    for first in range(0, 60_000, 10_000):  # six articles, a question about each hundred words
+        text = " ".join(f"word{n}" for n in range(first, first + 10_000))
+        starts = {n: text.index(f"word{100 * n + 50} ") for n in range(first // 100, first // 100 + 100)}
+        rows = [{"question": f"Question {n}", "answers": [{"answer_start": start}]} for n, start in starts.items()]
+        paragraphs.append({"context": text, "qas": rows})
+    data = {"data": [{"paragraphs": [paragraph]} for paragraph in paragraphs]}
+    (answers / "200423_covidQA.json").write_text(json.dumps(data))
+    exec(compile(code_with("qrels.tsv"), "page", "exec"), {})
+    made = {task.name: task.data for task in load_tasks(["retrieval_sets"])}
+    assert sorted(made) == ["bbc_news", "covid_qa"]
+    for name, task in made.items():
+        assert len(task["relevant"]) == 500 and len(task["corpus"]) == 600
+        for query, (document,) in task["relevant"].items():
+            number = task["queries"][query].split()[1]
+            expected = f"word{100 * int(number) + 50}" if name == "covid_qa" else number
+            assert expected in task["corpus"][document].split()
+
+
+@pytest.mark.parametrize("page", ["embeddings", *MODELS])
+def test_means_by_kind_are_those_of_the_sets(page, scores):
+    head, rows = table_with(FOLDER / page / "README.md", "kind")
+    kinds: dict[str, list[str]] = {}
+    for row in json.loads((EMBEDDINGS / "quality.json").read_text())["results"]:
+        if row["model"] == TEACHER:
+            kinds.setdefault(row["kind"], []).append(row["set"])
+    assert len(rows) == len(kinds)
+    for row, (kind, sets) in zip(rows, kinds.items(), strict=True):
+        assert row[0].startswith("paraphrases" if page in MODELS and kind[0] == "p" else kind.replace("_", " "))
+        assert int(row[1]) == len(sets)
+        models = {model for model, _ in scores}
+        found = {model: np.mean([scores[model, name] for name in sets]) for model in models}
+        shares = {
+            model: np.mean([100 * scores[model, name] / scores[TEACHER, name] for name in sets]) for model in models
+        }
+        check_scores(head, row, found, shares)
+
+
+def shares_by_kind(model: str, scores: dict[tuple[str, str], float], kinds: dict[str, str]) -> dict[str, float]:
+    """Kind -> mean share of the teacher's score; `kinds` has the kind of each set."""
+    shares: dict[str, list[float]] = {}
+    for name, kind in kinds.items():
+        shares.setdefault(kind, []).append(100 * scores[model, name] / scores[TEACHER, name])
+    return {kind: float(np.mean(values)) for kind, values in shares.items()}
+
+
+@pytest.mark.parametrize("table", ["share of the teacher", "share by kind", "share after 240,000 rows"])
+def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
+    head, rows = table_with(EMBEDDINGS / "README.md", table)
+    more = json.loads((EMBEDDINGS / "rows.json").read_text())
+    more = [*more["all_sets"]["results"], *more["narrow"]["all_sets"], *more["states"]["all_sets"]]
+    scores = scores | {(row["model"], row["set"]): 100 * row["score"] for row in more}
+    results = json.loads((EMBEDDINGS / "quality.json").read_text())["results"]
+    kinds = {row["set"]: row["kind"].replace("_", " ") for row in results if row["model"] == TEACHER}
+    overall = {}
+    for number, title in enumerate(head[1:], start=1):
+        model = NAMES.get(title.removesuffix(", 120,000 rows"), title)
+        means = shares_by_kind(model, scores, kinds)
+        means["mean of the kinds"] = np.mean([*means.values()])
+        assert {row[0]: float(row[number].removesuffix(" %")) for row in rows} == {
+            kind: pytest.approx(mean, abs=0.06) for kind, mean in means.items()
+        }
+        overall[title] = means["mean of the kinds"]
+    if table == "share after 240,000 rows":
+        whole, narrow, hybrid = overall.values()
+        text = (EMBEDDINGS / "README.md").read_text()
+        first_page = " ".join((FOLDER.parent / "README.md").read_text().split())
+        assert f"(model_cards/hybrid-minilm-small) {hybrid:.1f} % at four times." in first_page
+        claim = f"hybrid keeps {hybrid:.1f} %, two narrow layers [{narrow:.1f} %, a whole one {whole:.1f} %]"
+        assert claim in first_page
+        claim = f"keep {hybrid:.1f} %, with attention in both {narrow:.1f} %, one whole layer {whole:.1f} %."
+        assert claim in (FOLDER / "studies" / "README.md").read_text()
+        again = [
+            np.mean([*shares_by_kind(f"{name}, seed 2", scores, kinds).values()])
+            for name in ("hybrid-minilm-small", "one whole layer")
+        ]
+        assert "the hybrid\nhas {:.1f} % and the whole layer {:.1f} %.".format(*again) in text
+        doubled = shares_by_kind("hybrid-minilm-small, more rows", scores, kinds)
+        claim = "to {:.1f} %: retrieval lost ({:.1f} %), classification ({:.1f} %) and clustering ({:.1f} %) gained"
+        changed = [doubled[kind] for kind in ("retrieval", "classification", "clustering")]
+        assert claim.format(np.mean([*doubled.values()]), *changed) in text
+        sets = ("STS-B", "sts12", "sts13", "sts14", "sts15")
+        five = [np.mean([scores[f"hybrid-minilm-small{more}", name] for name in sets]) for more in ("", ", more rows")]
+        assert "went from {:.1f} to {:.1f}, and".format(*five) in text
+        states = np.mean([*shares_by_kind("hybrid-minilm-small, states", scores, kinds).values()])
+        assert f"{states:.1f}" == f"{hybrid:.1f}"  # "without and with it"
+        assert f"has a mean share of {hybrid:.1f} % without\nand with it" in text
+    if table == "share of the teacher":
+        for page in ("README.md", "model_cards/hybrid-minilm/README.md"):
+            assert re.search(
+                rf"[Ff]our (layers keep )?{overall['4 layers']:.1f} %", (FOLDER.parent / page).read_text()
+            )
+    if table == "share by kind":
+        claim = "keep {hybrid-minilm:.1f} % of the teacher's scores, three whole layers {3 layers, joined:.1f} %"
+        assert claim.format(**overall) in (FOLDER / "studies" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_metadata_of_the_card_are_the_scores(name, scores):
+    results = ModelCard.load(FOLDER / name / "README.md").data.eval_results
+    assert {result.dataset_name: result.metric_value for result in results} == {
+        title: pytest.approx(scores[name, key], abs=0.02) for title, key in SETS.items()
+    }
+
+
+def test_published_figures_meet_those_that_were_measured(scores):
+    """The teacher's published scores are ours, so that the means of the four sets compare."""
+    path, sets = EMBEDDINGS / "README.md", ["sts12", "sts13", "sts14", "sts15"]
+    head, rows = table_with(path, "published")
+    assert head[2:6] == [name.upper() for name in sets]
+    for title, _, *cells in rows:
+        *published, mean = map(float, cells[:5])
+        assert mean == pytest.approx(np.mean(published), abs=0.0051)
+        if f"[{TEACHER}]" in title:
+            assert published == pytest.approx([scores[TEACHER, name] for name in sets], abs=0.02)
+    text = path.read_text().split("our means are")[1].split("retrieval")[0]
+    ours = {model: float(mean) for mean, model in re.findall(r"([\d.]+)\s\(`([^`]+)`", text)}
+    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 11
+    for model, mean in ours.items():
+        assert mean == pytest.approx(np.mean([scores[NAMES.get(model, model), name] for name in sets]), abs=0.051)
+
+
+def test_speeds_are_those_that_were_measured():
+    speeds = {(row["model"], row["format"], row["threads"]): row["speed"] for row in published_speeds(EMBEDDINGS)}
+    formats = {"float32": "float32", "bfloat16": "bfloat16", "ONNX": "onnx", "ONNX int8": "onnx-int8"}
+
+    def speed(model, kind="float32", than=None, threads=1):
+        """A multiple of the teacher's speed in float32, or of that of another model in the same format."""
+        found = speeds.get((NAMES.get(model, model), kind, threads))
+        return found if than is None else found / speeds[NAMES.get(than, than), kind, threads]
+
+    def in_all(model, threads=1):
+        return [speed(model, kind, TEACHER, threads) for kind in formats.values()]
+
+    def check(cell, expected):  # static embeddings: not in ONNX
+        assert cell == ("" if expected is None else f"{expected:.{0 if expected > 10 else 1}f}")
+
+    page, four = EMBEDDINGS / "README.md", "{:.1f}, {:.1f}, {:.1f} and {:.1f} times"
+    head, rows = table_with(page, "times the teacher's speed, one / two threads")
+    assert len(rows) == 11
+    for model, *cells in rows:
+        for kind, cell in zip(head[1:], cells, strict=True):
+            for threads, part in enumerate(cell.split(" / "), 1):
+                check(part, speed(model, formats[kind], threads=threads))
+    for name in MODELS:
+        head, rows = table_with(FOLDER / name / "README.md", "times the teacher's speed, one thread")
+        for model, *cells in rows:
+            for kind, cell in zip(head[1:], cells, strict=True):
+                check(cell, speed(model, formats[kind]))
+    rows_of_one = json.loads((EMBEDDINGS / "speed.json").read_text())["one_at_a_time"]["rows"]
+    single = {(row["model"], row["format"]): row["sentences_per_second"] for row in rows_of_one}
+    head, rows = table_with(page, "one text at a time, one thread")
+    for model, *cells in rows:
+        expected = [single[NAMES.get(model, model), formats[kind]] for kind in head[1:]]
+        assert [float(cell.replace(",", "")) for cell in cells] == pytest.approx(expected, abs=0.6), model
+
+    text, first_page, small, six, guide = (
+        " ".join(path.read_text().split())
+        for path in (
+            page,
+            FOLDER.parent / "README.md",
+            FOLDER / "hybrid-minilm-small" / "README.md",
+            FOLDER / "hybrid-minilm" / "README.md",
+            FOLDER.parent / "run_scripts/guides/sentence_embeddings.md",
+        )
+    )
+    assert f"at {speed('4 layers'):.1f} times MiniLM's speed" in first_page
+    assert f"scores at {speed('hybrid-minilm'):.1f} times its speed" in first_page
+    assert "`hybrid-minilm` has " + four.format(*in_all("hybrid-minilm")) + " its speed" in text
+    assert f"{speed('3 layers'):.1f} times the teacher's speed in float32, the hybrid" in text
+    assert f"| its layers 0, 2 and 5 | {speed('3 layers'):.1f} |" in guide
+    assert f"| its layer 5 | {speed('1 layer'):.1f} |" in guide
+    ratios = [speed("3 layers", kind, "hybrid-minilm") for kind in formats.values()]
+    assert f"are {min(ratios):.1f} to {max(ratios):.1f} times as fast as the hybrid" in text
+    assert 4 <= speed("hybrid-minilm-small") < 5  # "four to five times"
+    others = in_all("hybrid-minilm-small")[1:]
+    assert f"it is {min(others):.1f} to {max(others):.1f} times" in small
+    assert f"in int8 {speed('1 layer', 'onnx-int8', 'hybrid-minilm-small'):.1f} times as fast" in small
+    _, bfloat16, onnx, int8 = in_all("hybrid-minilm")
+    assert f"- {speed('hybrid-minilm'):.1f} times the speed is that of PyTorch in float32" in six
+    ends = sorted((bfloat16, onnx))
+    assert "In bfloat16 and ONNX it is {:.1f} to {:.1f} times, in int8 {:.1f}.".format(*ends, int8) in six
+    for name, card in (("hybrid-minilm", six), ("hybrid-minilm-small", small)):
+        alone = [single[name, kind] / single[TEACHER, kind] for kind in formats.values()]
+        for words, values in (("With two threads it is", in_all(name, 2)), ("with one thread, it is", alone)):
+            assert f"{words} {four.format(*values)}." in card
+    for model, words in (("gmlp-minilm", "times its speed in"), ("2 layers", "times their speed)")):
+        assert f"{speed('hybrid-minilm-small', than=model):.1f} {words}" in text
+
+
+def test_finetuning_is_what_was_measured():
+    """Mean and deviation of three seeds with the rate that was better with the first."""
+    tasks = {"SST-2": "sst2", "CoLA": "cola", "MRPC": "mrpc", "STS-B": "stsb", "RTE": "rte", "SQuAD 1.1": "squad"}
+    metrics = {"cola": "matthews_correlation", "stsb": "spearman", "squad": "f1"}
+    found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    for run in json.loads((EMBEDDINGS / "finetuning.json").read_text())["runs"]:
+        score = run[metrics.get(run["task"], "accuracy")] * (1 if run["task"] == "squad" else 100)
+        found.setdefault((run["task"], run["model"]), {}).setdefault(run["learning_rate"], []).append(score)
+    head, rows = table_with(EMBEDDINGS / "README.md", "task")
+    assert [row[0].partition(" (")[0] for row in rows] == list(tasks)
+    for row in rows:
+        for model, cell in zip(head[2:-1], row[2:-1], strict=True):
+            (seeds,) = (
+                values for values in found[tasks[row[0].partition(" (")[0]], model].values() if len(values) > 1
+            )
+            mean, deviation = map(float, cell.split(" ± "))
+            assert mean == pytest.approx(np.mean(seeds), abs=0.051)
+            assert deviation == pytest.approx(np.std(seeds, ddof=1), abs=0.051)
+
+
+def test_finetuned_layers_are_what_was_measured():
+    """The mean of the seeds, with its deviation where there are several."""
+    tasks = {"SST-2": "sst2", "MRPC": "mrpc", "STS-B": "stsb", "RTE": "rte", "SQuAD, F1": "squad"}
+    runs = json.loads((EMBEDDINGS / "finetuning.json").read_text())["layers"]["runs"]
+    metrics = {"stsb": "spearman", "squad": "f1"}
+    seeds: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        score = 100 * run[metrics.get(run["task"], "accuracy")]
+        seeds.setdefault((run["model"], run["task"]), []).append(score)
+    found = {key: np.mean(values) for key, values in seeds.items()}
+    head, rows = table_with(EMBEDDINGS / "README.md", "finetuned layers")
+    cells = {(row[0], tasks[task]): cell for row in rows for task, cell in zip(head[2:], row[2:], strict=True)}
+    means = {key: float(cell.partition(" ± ")[0]) for key, cell in cells.items() if cell}
+    assert means == pytest.approx(found, abs=0.051)
+    deviations = {key: float(cell.partition(" ± ")[2]) for key, cell in cells.items() if "±" in cell}
+    several = {key: np.std(values, ddof=1) for key, values in seeds.items() if len(values) > 1}
+    assert deviations == pytest.approx(several, abs=0.051)
+    plain, joined = (found[f"layers 0, 2 and 5{more}", "stsb"] for more in ("", ", joined"))
+    hybrid = {task: found["hybrid-minilm", task] for task in tasks.values()}
+    first_page = (FOLDER.parent / "README.md").read_text()
+    assert f"86.0, {hybrid['stsb']:.1f}, {plain:.1f} ([{joined:.1f}](" in first_page
+    assert f"`hybrid-minilm` {hybrid['sst2']:.1f}, 3 layers" in first_page
+    card = (FOLDER / "hybrid-minilm" / "README.md").read_text()
+    assert all(f" {score:.1f} on" in card for score in hybrid.values())
+    guide = (FOLDER.parent / "run_scripts/guides/sentence_embeddings.md").read_text()
+    assert f"have {plain:.1f} after 120,000 rows without it and {joined:.1f} after" in " ".join(guide.split())
+
+
+def test_more_rows_are_what_was_measured():
+    """Students of few rows are those of the study with its first seed."""
+    mixing = {"attention": "full_attention", "random": "random_synthesizer", "gMLP": "gmlp"}
+    many: dict[tuple, float] = {}
+    for run in json.loads((EMBEDDINGS / "rows.json").read_text())["runs"]:  # the rate of the table stands first
+        many.setdefault((tuple(run["keep_layers"]), tuple(run["layer_types"] or ())), run["spearman_cosine"])
+    all_of, gains = {**many}, {}
+    study = json.loads((FOLDER / "studies" / "inheritance.json").read_text())
+    results = {run["model"]: run["result"] for run in study["runs"] if run["seed"] == 1}
+    few = {}
+    for name, variant in study["definition"]["variants"].items():
+        for size, facts in variant.get("sizes", {"": variant}).items():
+            model = f"{name}/{size}" if size else name
+            key = tuple(facts.get("keep_layers", ())), tuple(facts.get("layer_types", ()))
+            few.setdefault(key, (results[model], study["models"]["inheritance"][model]["flops"]))
+    few[(), ()] = results["static"], 0
+    _, rows = table_with(EMBEDDINGS / "README.md", "kept layers")
+    for layers, types, share, *cells in rows:
+        kept = tuple(int(layer) for layer in layers.split(", ")) if layers != "none" else ()
+        names = tuple(mixing[name] for name in types.split(", ")) if kept else ()
+        key = kept, names if {*names} - {"full_attention"} else ()
+        assert float(cells[1]) == pytest.approx(100 * many.pop(key), abs=0.051), key
+        if cells[0]:
+            assert float(cells[0]) == pytest.approx(100 * few[key][0], abs=0.051), key
+            assert int(share.split()[0]) == round(100 * few[key][1] / few[(0, 2, 5), ()][1] / 2), key
+            gains[key] = few[key][0], all_of[key]
+    assert not many
+    hybrids = [key for key in gains if {*key[1]} == {"random_synthesizer", "full_attention"}]
+    line = sorted((few[key][1], all_of[key]) for key in gains if key[0] and not key[1])
+    assert all(abs(all_of[key] - np.interp(few[key][1], *zip(*line, strict=True))) < 0.002 for key in hybrids)  # level
+    behind = 100 * np.array([np.subtract(gains[key[0], ()], gains[key]) for key in hybrids]).round(3)
+    claim = "{1:.1f} to {3:.1f} points behind as many layers of BERT, instead of {0:.1f} to {2:.1f} in"
+    ends = np.concatenate([behind.min(axis=0), behind.max(axis=0)])
+    assert claim.format(*ends).replace("-0.0", "0.0") in " ".join((EMBEDDINGS / "README.md").read_text().split())
+
+
+def test_finetuning_with_few_rows_is_what_was_measured():
+    """Mean and deviation of the draws, in how many finetuning is better, and what the mean loses."""
+    measured = json.loads((EMBEDDINGS / "few_rows.json").read_text())
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for run in measured["runs"]:
+        found.setdefault((run["set"], f"{run['rows']:,}"), []).append((run["finetuned"], run["logistic"]))
+    path = EMBEDDINGS / "README.md"
+    (_, rows), name = table_with(path, "few rows"), ""
+    for title, size, draws, *cells, majority in rows:
+        name = title or name
+        scores = 100 * np.array(found.pop((name, size)))
+        assert int(draws) == len(scores)
+        assert float(majority) == pytest.approx(100 * measured["majority"][name], abs=0.051)
+        for column, cell in zip(scores.T, cells, strict=True):
+            expected = np.mean(column), np.std(column, ddof=1)
+            assert [*map(float, cell.split(" ± "))] == pytest.approx(expected, abs=0.051), (name, size)
+    assert not found
+    better = [run["finetuned"] > run["logistic"] for run in measured["runs"]]
+    text = " ".join(path.read_text().split())
+    assert f"better in {sum(better)} of the {len(better)} draws" in text
+    both = [run for run in measured["runs"] if "with_mean" in run]
+    assert f"the mean of {len(both)} of the draws" in text
+    for name in measured["majority"]:
+        runs = [run for run in both if run["set"] == name]
+        lost = np.mean([run.get("three_epochs", run["finetuned"]) - run["with_mean"] for run in runs])
+        assert f" {100 * lost:.1f} on {name}" in text
+        scores = ((run["finetuned"], run["three_epochs"]) for run in runs if "three_epochs" in run)
+        assert "{1:.1f} instead of {2:.1f} on {0}".format(name, *100 * np.mean([*scores], axis=0)) in text
+    first = [[run["finetuned"], run["logistic"]] for run in measured["runs"][:5]]
+    claim = "200 sentences of SST-2 it reaches {:.1f} % (a classifier on embeddings {:.1f} %; means of five draws)"
+    assert claim.format(*100 * np.mean(first, axis=0)) in " ".join((FOLDER.parent / "README.md").read_text().split())
