@@ -304,24 +304,6 @@ def test_exported_encoders_are_evaluated_in_onnx_runtime(exported, model, comman
         evaluate_embeddings.main(command(exported, formats=["float32", "bfloat16"], output_dir=tmp_path / "none"))
 
 
-def test_published_speeds_are_medians_of_ratios_of_the_rounds_of_one_machine(tmp_path):
-    def rows(**seconds):
-        return [
-            {"name": f"{model}, float32", "model": model, "format": "float32", "threads": 1, "seconds": times}
-            | {"sentences_per_second": 100 / float(np.median(times))}
-            for model, times in seconds.items()
-        ]
-
-    runs = [{"processor": name} for name in ("another", "this", "this")]
-    tables = [rows(a=[1, 1, 1], b=[9, 9, 9]), rows(a=[1, 2, 1], b=[1, 1, 2]), rows(a=[4, 4, 4], b=[1, 4, 1])]
-    content = {"runs": runs, "speeds": [{"run": run, "rows": table} for run, table in enumerate(tables)]}
-    (tmp_path / "speed.json").write_text(json.dumps(content))
-    first, second = pictures.published_speeds(tmp_path)
-    assert (first["speed"], first["sentences_per_second"]) == (1, (100 + 25) / 2)
-    assert (second["model"], second["speed"]) == ("b", (1 + 2) / 2)  # of 1, 2, 1/2, 4, 1, 4
-    assert second["sentences_per_second"] == 1.5 * 62.5
-
-
 def test_speeds_stand_in_the_results_and_in_the_picture(command, model, data, tmp_path, capsys):
     other = static_model(tmp_path / "models" / "swapped", "abedcf")
     options = {"tasks": ["similar", "pairs"], "formats": ["float32", "bfloat16"]}

@@ -2,6 +2,7 @@ import itertools
 import json
 import re
 
+import numpy as np
 import pytest
 
 from tokenmixers.run_scripts.base.pictures import DPI
@@ -14,6 +15,24 @@ pytest.importorskip("matplotlib")
 def points_of(axis):
     """What has a marker."""
     return {tuple(*line.get_xydata()) for line in axis.lines if line.get_marker() != "None"}
+
+
+def test_published_speeds_are_medians_of_ratios_of_the_rounds_of_one_machine(tmp_path):
+    def rows(**seconds):
+        return [
+            {"name": f"{model}, float32", "model": model, "format": "float32", "threads": 1, "seconds": times}
+            | {"sentences_per_second": 100 / float(np.median(times))}
+            for model, times in seconds.items()
+        ]
+
+    runs = [{"processor": name} for name in ("another", "this", "this")]
+    tables = [rows(a=[1, 1, 1], b=[9, 9, 9]), rows(a=[1, 2, 1], b=[1, 1, 2]), rows(a=[4, 4, 4], b=[1, 4, 1])]
+    content = {"runs": runs, "speeds": [{"run": run, "rows": table} for run, table in enumerate(tables)]}
+    (tmp_path / "speed.json").write_text(json.dumps(content))
+    first, second = pictures.published_speeds(tmp_path)
+    assert (first["speed"], first["sentences_per_second"]) == (1, (100 + 25) / 2)
+    assert (second["model"], second["speed"]) == ("b", (1 + 2) / 2)  # of 1, 2, 1/2, 4, 1, 4
+    assert second["sentences_per_second"] == 1.5 * 62.5
 
 
 def test_the_published_picture(tmp_path):
@@ -35,7 +54,8 @@ def test_the_published_picture(tmp_path):
         if (of, name) != ("of-some", "model2vec")
     ]
     speeds = [
-        {"threads": threads, "name": f"{name}, {kind}", "model": name, "format": kind, "sentences_per_second": speed}
+        {"threads": threads, "name": f"{name}, {kind}", "model": name, "format": kind}
+        | {"seconds": [1 / speed], "sentences_per_second": speed}
         for threads in (2, 1)
         for place, name in enumerate(names)
         for kind, speed in (
@@ -44,7 +64,8 @@ def test_the_published_picture(tmp_path):
             ("onnx-int8", 900 + place * threads),
         )
     ]
-    for file, content in {"quality": {"results": results}, "speed": {"speeds": [{"rows": speeds}]}}.items():
+    speed = {"runs": [{"processor": "one"}], "speeds": [{"run": 0, "rows": speeds}]}
+    for file, content in {"quality": {"results": results}, "speed": speed}.items():
         (tmp_path / f"{file}.json").write_text(json.dumps(content))
     figure = pictures.picture(*pictures.published(tmp_path))
     assert figure.get_figwidth() * DPI <= 1000
@@ -53,9 +74,9 @@ def test_the_published_picture(tmp_path):
     assert retrieval.get_ylabel() == "nDCG@10 times 100, far"
     assert similarity.get_xlabel() == "sentences per second, 1 thread"
     scores = [100 * (0.9 - place / 99) for place in range(len(names))]
-    expected = [(speed + place, pytest.approx(scores[place])) for speed in (300, 900) for place in range(len(names))]
+    places = [(speed + place, scores[place]) for speed in (300, 900) for place in range(len(names))]
     for axis in figure.axes:
-        assert sorted(points_of(axis)) == expected
+        assert np.array(sorted(points_of(axis))) == pytest.approx(np.array(places))
         assert {text.get_text() for text in axis.texts} == {pictures.TITLES.get(name, name) for name in names}
         boxes = [text.get_window_extent() for text in axis.texts]
         assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
