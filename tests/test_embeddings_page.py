@@ -245,6 +245,11 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
         gains = [one[kind] - other[kind] for one, other in zip(shares[more], shares[less], strict=True)]
         assert min(gains) > 0 and words.format(*gains) in text
     assert f"a whole one {hybrid - whole:.1f} points less" in first_page
+    two = shares_by_kind("two whole layers", scores, kinds)
+    mean = f"{np.mean([*two.values()]):.1f} %"
+    clusters = two["clustering"], shares["hybrid-minilm-small"][0]["clustering"]
+    assert "after as many rows {}, most of it in clustering ({:.1f} and {:.1f} %)".format(mean, *clusters) in text
+    assert f"two keep {mean} at" in first_page
     ours, others = overall["hybrid-minilm-small"], overall["two narrow layers"]
     assert "two seeds they keep {:.1f} and {:.1f} % of".format(*others) in card
     assert "this model {:.1f} (the seed in this folder) and {:.1f}.".format(*ours) in card
@@ -350,7 +355,8 @@ def test_speeds_are_those_that_were_measured():
     pages = ("embeddings", "..", "hybrid-minilm-small", "hybrid-minilm")
     text, first_page, small, six = (" ".join((FOLDER / page / "README.md").read_text().split()) for page in pages)
     guide = (FOLDER.parent / "run_scripts/guides/sentence_embeddings.md").read_text()
-    assert f"at {speed('4 layers'):.1f} times MiniLM's speed" in first_page
+    for layers in ("2 layers", "4 layers"):
+        assert f"% at {speed(layers):.1f} times MiniLM's speed" in first_page
     assert f"scores at {speed('hybrid-minilm'):.1f} times its speed" in first_page
     assert "`hybrid-minilm` has " + four.format(*in_all("hybrid-minilm")) + " its speed" in text
     assert f"{speed('3 layers'):.1f} times the teacher's speed in float32, the hybrid" in text
@@ -370,7 +376,10 @@ def test_speeds_are_those_that_were_measured():
         alone = [single[name, kind] / single[TEACHER, kind] for kind in formats.values()]
         for words, values in (("With two threads it is", in_all(name, 2)), ("with one thread, it is", alone)):
             assert f"{words} {four.format(*values)}." in card
-    for model, words in (("gmlp-minilm", "times its speed in"), ("2 layers", "times their speed in float32)")):
+    for model, words in (
+        ("gmlp-minilm", "times its speed in"),
+        ("2 layers", "times their speed in float32), and after"),
+    ):
         assert f"{speed('hybrid-minilm-small', than=model):.1f} {words}" in text
 
 
