@@ -248,7 +248,8 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
     two = shares_by_kind("two whole layers", scores, kinds)
     mean = f"{np.mean([*two.values()]):.1f} %"
     clusters = two["clustering"], shares["hybrid-minilm-small"][0]["clustering"]
-    assert "after as many rows {}, with the largest lead in clustering ({:.1f} and {:.1f} %)".format(mean, *clusters) in text
+    claim = "after as many rows {}, with the largest lead in clustering ({:.1f} and {:.1f} %)"
+    assert claim.format(mean, *clusters) in text
     assert f"two keep {mean} at" in first_page
     ours, others = overall["hybrid-minilm-small"], overall["two narrow layers"]
     assert "two seeds they keep {:.1f} and {:.1f} % of".format(*others) in card
@@ -376,10 +377,7 @@ def test_speeds_are_those_that_were_measured():
         alone = [single[name, kind] / single[TEACHER, kind] for kind in formats.values()]
         for words, values in (("With two threads it is", in_all(name, 2)), ("with one thread, it is", alone)):
             assert f"{words} {four.format(*values)}." in card
-    for model, words in (
-        ("gmlp-minilm", "times its speed in"),
-        ("2 layers", "times their speed in float32), and after"),
-    ):
+    for model, words in (("gmlp-minilm", "times its speed in"), ("2 layers", "times their speed in float32), and")):
         assert f"{speed('hybrid-minilm-small', than=model):.1f} {words}" in text
 
 
