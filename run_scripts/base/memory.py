@@ -15,7 +15,8 @@ def keep_freed_memory() -> bool:
 
     By default, glibc returns large blocks to the kernel at once, and the kernel zeroes their pages when they are
     needed again, which takes a considerable part of a small model's training step. With this setting, the process
-    keeps about its peak memory. It does nothing if an environment variable starts with `MALLOC_`.
+    keeps its peak memory, and more if batches have many lengths. It does nothing if an environment variable starts
+    with `MALLOC_`.
 
     Returns:
         Whether anything was changed.

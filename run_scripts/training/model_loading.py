@@ -68,15 +68,15 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         kept.pop("layer_types", None)
     try:
         changed = type(config)(**kept | given)
-        unfit = arguments.model_name_or_path is not None and not all(map(can_change, overrides))
+        unfit = [] if arguments.model_name_or_path is None else [name for name in overrides if not can_change(name)]
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:
             raise
         raise UserError(f"--config_overrides {arguments.config_overrides!r} is not possible: {error}") from error
     if unfit:
         raise UserError(
-            f"--config_overrides {arguments.config_overrides!r}: of a checkpoint only dropout rates and "
-            "classifier_pooling can be changed."
+            f"--config_overrides names {unfit[0]!r}: of a checkpoint only dropout rates and classifier_pooling can "
+            "be changed."
         )
     return changed
 

@@ -33,9 +33,8 @@ def test_models_of_transformers_and_heads_of_other_tasks(trained, command, tmp_p
     config = json.loads((tmp_path / "next" / "config.json").read_text())
     assert len(config["id2label"]) == 2 and config["hidden_dropout_prob"] == 0.2
     for wrong in ("hidden_size=10", "hidden_dropout_prob=0.1,vocab_size=90", "num_hidden_layers=2", "num_labels=3"):
-        with pytest.raises(
-            SystemExit, match=f"{wrong}': of a checkpoint only dropout rates and classifier_pooling can be"
-        ):
+        name = wrong.split(",")[-1].split("=")[0]
+        with pytest.raises(SystemExit, match=f"'{name}': of a checkpoint only dropout rates and classifier_pooling"):
             run_glue.main(command(**trained, config_overrides=wrong))
     with pytest.raises(SystemExit, match="names 'hidden_sise', which is no field of BertConfig"):
         run_glue.main(command(**trained, config_overrides="hidden_sise=9"))
