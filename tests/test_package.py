@@ -41,9 +41,48 @@ print("registered")
 """
 
 
+#: Imports every command while packages that an installation without extras does not bring cannot be found.
+IMPORT_COMMANDS = """
+import importlib, pkgutil, sys, tomllib
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+import tokenmixers.run_scripts
+
+wanted = tomllib.loads(Path(sys.argv[1]).read_text())["project"]["dependencies"]
+known, found = {"tokenmixers"}, {*map(Requirement, wanted)}
+while found:
+    requirement = found.pop()
+    known.add(canonicalize_name(requirement.name))
+    try:
+        needed = [Requirement(line) for line in requires(requirement.name) or ()]
+    except PackageNotFoundError:
+        continue
+    for one in needed:
+        chosen = [{"extra": extra} for extra in ("", *requirement.extras)]
+        if canonicalize_name(one.name) not in known and (not one.marker or any(map(one.marker.evaluate, chosen))):
+            found.add(one)
+modules = packages_distributions()
+
+class Installed(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        owners = {*map(canonicalize_name, modules.get(name, ()))}
+        return super().find_spec(name, path, target) if not owners or owners & known else None
+
+sys.meta_path[:] = [Installed if finder is PathFinder else finder for finder in sys.meta_path]
+for module in pkgutil.iter_modules(tokenmixers.run_scripts.__path__):
+    if module.name != "__main__":
+        print(importlib.import_module(f"tokenmixers.run_scripts.{module.name}").__name__)
+"""
+
+
 def run_python(*code: str) -> str:
     """Run code in a process of its own, whose imports start from nothing."""
-    finished = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", "\n".join(code), str(ROOT / "pyproject.toml")]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
@@ -107,6 +146,11 @@ def test_the_configuration_imports_no_model():
         "GMLPConfig(num_hidden_layers=2)",
         "assert not [name for name in sys.modules if name.startswith('tokenmixers.modeling')]",
     )
+
+
+def test_commands_need_only_the_dependencies():
+    """They are imported without what extras bring; `test` brings Pillow, pandas and others by itself."""
+    assert "tokenmixers.run_scripts.run_glue" in run_python(IMPORT_COMMANDS).split()
 
 
 def test_public_names():
