@@ -242,8 +242,9 @@ def _files(arguments: Any, split: str) -> str | None:
 
 def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
     """The card of the model that a Trainer has trained."""
-    args, model = trainer.args, transformers_model(trainer.accelerator.unwrap_model(trainer.model))
-    config = model.config
+    args, trained = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    model = transformers_model(trained)
+    config, longest = model.config, getattr(trained, "max_seq_length", None)  # infinite in static embeddings
     repo_id = trainer.hub_model_id if args.push_to_hub else args.hub_model_id
     name = Path(repo_id or Path(args.output_dir).resolve()).name
     results = last_evaluation(trainer.state.log_history, facts.metrics)
@@ -279,7 +280,7 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         training=training(args, trainer.state.global_step, facts),
         history=history_table(trainer.state.log_history),
         versions=versions(),
-        limits=limits(config),
+        limits=limits(config, longest if isinstance(longest, int) else None),
         citation=citations(config),
     )
 
@@ -425,8 +426,13 @@ def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
     return " ".join(filter(None, notes)) + "\n\n" + markdown_table(("", ""), rows)
 
 
-def limits(config: PreTrainedConfig) -> str:
-    """Limits of the architecture and of the evaluation, in sentences."""
+def limits(config: PreTrainedConfig, max_seq_length: int | None = None) -> str:
+    """Limits of the architecture and of the evaluation, in sentences.
+
+    Args:
+        config: The model's configuration.
+        max_seq_length: Number of tokens from which on the saved model truncates, if it does.
+    """
     if getattr(config, "image_size", None) is not None:
         size = config.image_size
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
@@ -436,7 +442,9 @@ def limits(config: PreTrainedConfig) -> str:
         )
     sentences = []
     # `None` where positions are relative, as in T5.
-    if config.model_type in FAMILIES and longest_sequence(config) is not None:
+    if max_seq_length is not None:
+        sentences.append(f"Texts longer than {max_seq_length} tokens are truncated.")
+    elif config.model_type in FAMILIES and longest_sequence(config) is not None:
         sentences.append(f"Sequences have at most {longest_sequence(config)} tokens: the learned positions end there.")
     sentences.append("The model reflects its training data, and was evaluated on nothing but the data above.")
     return " ".join(sentences)

@@ -127,6 +127,7 @@ def test_learns_which_texts_mean_the_same(command, data, tmp_path, capsys, table
         assert [float(row["prediction"]) for row in rows] == pytest.approx((one * other).sum(1).tolist(), abs=1e-4)
     card = (tmp_path / "run" / "README.md").read_text()
     assert "library_name: sentence-transformers" in card and "pipeline_tag: sentence-similarity" in card
+    assert f"Texts longer than {model.max_seq_length} tokens are truncated." in card
     assert not (tmp_path / "run" / "eval").exists()
     tokenizer = json.loads((tmp_path / "run" / "tokenizer.json").read_text())
     assert tokenizer["truncation"] is tokenizer["padding"] is None
