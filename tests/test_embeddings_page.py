@@ -11,7 +11,6 @@ from huggingface_hub import ModelCard
 
 import tokenmixers
 from tokenmixers.run_scripts.embeddings.pictures import published_speeds
-from tokenmixers.run_scripts.embeddings.tasks import load_tasks
 
 
 MODELS = tokenmixers.shipped_models()
@@ -123,18 +122,12 @@ def test_states_of_tokens_are_what_was_measured():
     assert "gives such a gMLP eight points on STS-B." in (FOLDER / "studies" / "README.md").read_text()
 
 
-def code_with(word: str) -> str:
-    """The block of Python of the page that has this word."""
-    blocks = re.findall(r"```python\n(.+?)```", (EMBEDDINGS / "README.md").read_text(), re.DOTALL)
-    (code,) = (block for block in blocks if word in block)
-    return code
-
-
 def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, capsys, scores):
     (tmp_path / "outputs" / "evaluation").mkdir(parents=True)
     shutil.copy(EMBEDDINGS / "quality.json", tmp_path / "outputs" / "evaluation" / "results.json")
     monkeypatch.chdir(tmp_path)
-    exec(compile(code_with("by_query"), "page", "exec"), names := {})
+    (code,) = re.findall(r"```python\n([^`]+by_query[^`]+)```", (EMBEDDINGS / "README.md").read_text())
+    exec(compile(code, "page", "exec"), names := {})
     printed = capsys.readouterr().out
     head, rows = table_with(EMBEDDINGS / "README.md", "retrieval set")
     found = [SETS[title.partition(",")[0]] for title, *_ in rows[:-1]]
@@ -151,33 +144,6 @@ def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, caps
         shares = sorted((row[head.index(model)] for row in rows[:-1]), key=lambda share: int(share.split()[0]))
         card = (FOLDER / model / "README.md").read_text()
         assert all(share in card for share in (shares[0], shares[-1], rows[-1][head.index(model)]))
-
-
-def test_retrieval_sets_are_made_from_their_sources(tmp_path, monkeypatch):
-    """With made-up sources whose queries and documents have numbers: each query finds its own."""
-    monkeypatch.chdir(tmp_path)
-    articles, answers = Path("bbc", "sport"), Path("COVID-QA", "data", "question-answering")
-    articles.mkdir(parents=True)
-    answers.mkdir(parents=True)
-    for n in range(600):
-        (articles / f"{n}.txt").write_text(f"Headline {n}\n\nBody {n} of the news\n")
-    paragraphs = []
-    for first in range(0, 60_000, 10_000):  # six articles, a question about each hundred words
-        text = " ".join(f"word{n}" for n in range(first, first + 10_000))
-        starts = {n: text.index(f"word{100 * n + 50} ") for n in range(first // 100, first // 100 + 100)}
-        rows = [{"question": f"Question {n}", "answers": [{"answer_start": start}]} for n, start in starts.items()]
-        paragraphs.append({"context": text, "qas": rows})
-    data = {"data": [{"paragraphs": [paragraph]} for paragraph in paragraphs]}
-    (answers / "200423_covidQA.json").write_text(json.dumps(data))
-    exec(compile(code_with("qrels.tsv"), "page", "exec"), {})
-    made = {task.name: task.data for task in load_tasks(["retrieval_sets"])}
-    assert sorted(made) == ["bbc_news", "covid_qa"]
-    for name, task in made.items():
-        assert len(task["relevant"]) == 500 and len(task["corpus"]) == 600
-        for query, (document,) in task["relevant"].items():
-            number = task["queries"][query].split()[1]
-            expected = f"word{100 * int(number) + 50}" if name == "covid_qa" else number
-            assert expected in task["corpus"][document].split()
 
 
 @pytest.mark.parametrize("page", ["embeddings", *MODELS])
@@ -233,8 +199,7 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
     pages = ("embeddings", "..", "hybrid-minilm-small", "studies")
     text, first_page, card, studies = (" ".join((FOLDER / page / "README.md").read_text().split()) for page in pages)
     spread = [abs(np.subtract(*seeds)) for seeds in overall.values()]
-    for end in (", [below]", " in the mean, below"):
-        assert f"two seeds{' do' * (end[0] == ',')} ({min(spread):.1f} to {max(spread):.1f}{end}" in text
+    assert f"Two seeds differ as much ({min(spread):.1f} to {max(spread):.1f} in the mean, below)" in text
     both = f"(means of both seeds: {narrow:.1f} and {whole:.1f} %)"
     assert f"keep {narrow - whole:.1f} points more than a whole one of as many operations {both}" in text
     assert abs(narrow - hybrid) < 0.2 and f"no difference in the mean ({narrow:.1f} and {hybrid:.1f} %)" in text
@@ -248,8 +213,8 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
     two = shares_by_kind("MiniLM, 2 layers", scores, kinds)
     mean = f"{np.mean([*two.values()]):.1f} %"
     clusters = two["clustering"], shares["hybrid-minilm-small"][0]["clustering"]
-    claim = "after as many rows {}, with the largest lead in clustering ({:.1f} and {:.1f} %)"
-    assert claim.format(mean, *clusters) in text
+    assert f"After equal rows, two layers have {mean} at" in text
+    assert "two layers lead most in clustering ({:.1f} and {:.1f} %)".format(*clusters) in text
     assert f"two keep {mean} at" in first_page
     ours, others = overall["hybrid-minilm-small"], overall["2 narrow layers"]
     assert "two seeds they keep {:.1f} and {:.1f} % of".format(*others) in card
@@ -266,6 +231,12 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
     sets = ("STS-B", "sts12", "sts13", "sts14", "sts15")
     five = [np.mean([scores[f"hybrid-minilm-small{more}", name] for name in sets]) for more in ("", ", more rows")]
     assert "went from {:.1f} to {:.1f}, and".format(*five) in text
+    longer = [shares_by_kind(f"hybrid-minilm{more}", scores, kinds) for more in ("", ", more rows")]
+    five = [np.mean([scores[f"hybrid-minilm{more}", name] for name in sets]) for more in ("", ", more rows")]
+    before, after = ([np.mean([*found.values()]), found["clustering"]] for found in longer)
+    assert "five sets went from {:.1f} to {:.1f}, the mean share".format(*five) in text
+    claim = "the mean share from {:.1f} to {:.1f} %, clustering from {:.1f} to {:.1f} %."
+    assert claim.format(*np.transpose([before, after]).flatten()) in text
     states = np.mean([*shares_by_kind("hybrid-minilm-small, states", scores, kinds).values()])
     assert f"{states:.1f}" == f"{ours[0]:.1f}"  # "without and with it"
     assert f"has a mean share of {ours[0]:.1f} % without and with it" in text
@@ -274,7 +245,8 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
 def test_shares_of_the_page_are_means_of_those_of_the_sets(scores):
     head, rows = table_with(EMBEDDINGS / "README.md", "share of the teacher")
     scores, kinds = with_more_rows(scores)
-    overall = {}
+    overall, seen = {}, dict(zip(head, rows.pop(0), strict=True))
+    assert seen[head[0]] == "rows seen, thousands"
     for number, title in enumerate(head[1:], start=1):
         means = shares_by_kind(NAMES.get(title, title), scores, kinds)
         means["mean of the kinds"] = np.mean([*means.values()])
@@ -284,14 +256,22 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(scores):
         overall[title] = means["mean of the kinds"]
     for page in ("README.md", "model_cards/hybrid-minilm/README.md"):
         assert re.search(rf"[Ff]our (layers keep )?{overall['4 layers']:.1f} %", (FOLDER.parent / page).read_text())
-    joined = shares_by_kind("3 layers, joined", scores, kinds)
-    mean = np.mean([*joined.values()])
-    text, studies = ("".join((FOLDER / page / "README.md").read_text().split()) for page in ("embeddings", "studies"))
-    parts = [f"{share:.1f} % in {kind}" for kind, share in joined.items()]
-    claim = f"keep {', '.join(parts[:-1])} and {parts[-1]}. Their mean of the kinds, {mean:.1f} %, differs"
-    assert "".join(claim.split()) in text
-    claim = f"keep {overall['hybrid-minilm']:.1f} % of the teacher's scores, three whole layers {mean:.1f} %"
-    assert "".join(claim.split()) in studies
+    for line in re.findall(
+        r"^\| (?:\*\*`|)(.+?)(?:`\*\*|) \| \d+ MB \|(.+)\|$", (FOLDER.parent / "README.md").read_text(), re.M
+    ):
+        title = {name: title for title, name in NAMES.items()}.get(line[0], line[0])
+        assert title == f"{TEACHER}, the teacher" or f" {int(seen[title].replace(',', '')):,},000 |" in line[1]
+    fewer, more = (shares_by_kind(f"3 layers, {rows},000 rows", scores, kinds) for rows in (120, 240))
+    text, studies = (" ".join((FOLDER / page / "README.md").read_text().split()) for page in ("embeddings", "studies"))
+    parts = (f"{more[kind]:.1f} % in {kind}" for kind in ("similarity", "retrieval", "clustering"))
+    for mean in (np.mean([*fewer.values()]), overall["3 layers"]):
+        assert f" {mean:.1f} % " in text.split("Three layers have")[1].split(" (above)")[0]
+    claim = (
+        f"{np.mean([*more.values()]):.1f} % after these 240,000, with `--joined_weight 1`, at 1e-3 in batches of 384: "
+    )
+    assert claim + "{}, {} and {}.".format(*parts) in text
+    both = overall["hybrid-minilm"], overall["3 layers"]
+    assert "keep {:.1f} % of the teacher's scores, three whole layers {:.1f} % after".format(*both) in studies
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -381,6 +361,42 @@ def test_speeds_are_those_that_were_measured():
         assert f"{speed('hybrid-minilm-small', than=model):.1f} {words}" in text
 
 
+def test_more_rows_are_what_was_measured():
+    """Students of few rows are those of the study with its first seed."""
+    mixing = {"attention": "full_attention", "random": "random_synthesizer", "gMLP": "gmlp"}
+    many: dict[tuple, float] = {}
+    for run in json.loads((EMBEDDINGS / "rows.json").read_text())["runs"]:  # the rate of the table stands first
+        many.setdefault((tuple(run["keep_layers"]), tuple(run["layer_types"] or ())), run["spearman_cosine"])
+    all_of, gains = {**many}, {}
+    study = json.loads((FOLDER / "studies" / "inheritance.json").read_text())
+    results = {run["model"]: run["result"] for run in study["runs"] if run["seed"] == 1}
+    few = {}
+    for name, variant in study["definition"]["variants"].items():
+        for size, facts in variant.get("sizes", {"": variant}).items():
+            model = f"{name}/{size}" if size else name
+            key = tuple(facts.get("keep_layers", ())), tuple(facts.get("layer_types", ()))
+            few.setdefault(key, (results[model], study["models"]["inheritance"][model]["flops"]))
+    few[(), ()] = results["static"], 0
+    _, rows = table_with(EMBEDDINGS / "README.md", "kept layers")
+    for layers, types, share, *cells in rows:
+        kept = tuple(int(layer) for layer in layers.split(", ")) if layers != "none" else ()
+        names = tuple(mixing[name] for name in types.split(", ")) if kept else ()
+        key = kept, names if {*names} - {"full_attention"} else ()
+        assert float(cells[1]) == pytest.approx(100 * many.pop(key), abs=0.051), key
+        if cells[0]:
+            assert float(cells[0]) == pytest.approx(100 * few[key][0], abs=0.051), key
+            assert int(share.split()[0]) == round(100 * few[key][1] / few[(0, 2, 5), ()][1] / 2), key
+            gains[key] = few[key][0], all_of[key]
+    assert not many
+    hybrids = [key for key in gains if {*key[1]} == {"random_synthesizer", "full_attention"}]
+    line = sorted((few[key][1], all_of[key]) for key in gains if key[0] and not key[1])
+    assert all(abs(all_of[key] - np.interp(few[key][1], *zip(*line, strict=True))) < 0.002 for key in hybrids)  # level
+    behind = 100 * np.array([np.subtract(gains[key[0], ()], gains[key]) for key in hybrids]).round(3)
+    claim = "{1:.1f} to {3:.1f} points behind as many layers of BERT, instead of {0:.1f} to {2:.1f} in"
+    ends = np.concatenate([behind.min(axis=0), behind.max(axis=0)])
+    assert claim.format(*ends).replace("-0.0", "0.0") in " ".join((EMBEDDINGS / "README.md").read_text().split())
+
+
 def test_finetuning_is_what_was_measured():
     """Mean and deviation of three seeds with the rate that was better with the first."""
     tasks = {"SST-2": "sst2", "CoLA": "cola", "MRPC": "mrpc", "STS-B": "stsb", "RTE": "rte", "SQuAD 1.1": "squad"}
@@ -418,51 +434,16 @@ def test_finetuned_layers_are_what_was_measured():
     deviations = {key: float(cell.partition(" ± ")[2]) for key, cell in cells.items() if "±" in cell}
     several = {key: np.std(values, ddof=1) for key, values in seeds.items() if len(values) > 1}
     assert deviations == pytest.approx(several, abs=0.051)
-    plain, joined = (found[f"layers 0, 2 and 5{more}", "stsb"] for more in ("", ", joined"))
+    plain, joined, more = (found[f"layers 0, 2 and 5{how}", "stsb"] for how in ("", ", joined", ", joined, more rows"))
     hybrid = {task: found["hybrid-minilm", task] for task in tasks.values()}
     first_page = (FOLDER.parent / "README.md").read_text()
-    assert f"86.0, {hybrid['stsb']:.1f}, {plain:.1f} ([{joined:.1f}](" in first_page
-    assert f"`hybrid-minilm` {hybrid['sst2']:.1f}, 3 layers" in first_page
+    assert f"86.0, {hybrid['stsb']:.1f}, {joined:.1f} and 54.4" in first_page
+    three = found["layers 0, 2 and 5, joined", "sst2"]
+    assert f"`hybrid-minilm` {hybrid['sst2']:.1f}, 3 layers {three:.1f} " in first_page
     card = (FOLDER / "hybrid-minilm" / "README.md").read_text()
     assert all(f" {score:.1f} on" in card for score in hybrid.values())
     guide = (FOLDER.parent / "run_scripts/guides/sentence_embeddings.md").read_text()
-    assert f"have {plain:.1f} after 120,000 rows without it and {joined:.1f} after" in " ".join(guide.split())
-
-
-def test_more_rows_are_what_was_measured():
-    """Students of few rows are those of the study with its first seed."""
-    mixing = {"attention": "full_attention", "random": "random_synthesizer", "gMLP": "gmlp"}
-    many: dict[tuple, float] = {}
-    for run in json.loads((EMBEDDINGS / "rows.json").read_text())["runs"]:  # the rate of the table stands first
-        many.setdefault((tuple(run["keep_layers"]), tuple(run["layer_types"] or ())), run["spearman_cosine"])
-    all_of, gains = {**many}, {}
-    study = json.loads((FOLDER / "studies" / "inheritance.json").read_text())
-    results = {run["model"]: run["result"] for run in study["runs"] if run["seed"] == 1}
-    few = {}
-    for name, variant in study["definition"]["variants"].items():
-        for size, facts in variant.get("sizes", {"": variant}).items():
-            model = f"{name}/{size}" if size else name
-            key = tuple(facts.get("keep_layers", ())), tuple(facts.get("layer_types", ()))
-            few.setdefault(key, (results[model], study["models"]["inheritance"][model]["flops"]))
-    few[(), ()] = results["static"], 0
-    _, rows = table_with(EMBEDDINGS / "README.md", "kept layers")
-    for layers, types, share, *cells in rows:
-        kept = tuple(int(layer) for layer in layers.split(", ")) if layers != "none" else ()
-        names = tuple(mixing[name] for name in types.split(", ")) if kept else ()
-        key = kept, names if {*names} - {"full_attention"} else ()
-        assert float(cells[1]) == pytest.approx(100 * many.pop(key), abs=0.051), key
-        if cells[0]:
-            assert float(cells[0]) == pytest.approx(100 * few[key][0], abs=0.051), key
-            assert int(share.split()[0]) == round(100 * few[key][1] / few[(0, 2, 5), ()][1] / 2), key
-            gains[key] = few[key][0], all_of[key]
-    assert not many
-    hybrids = [key for key in gains if {*key[1]} == {"random_synthesizer", "full_attention"}]
-    line = sorted((few[key][1], all_of[key]) for key in gains if key[0] and not key[1])
-    assert all(abs(all_of[key] - np.interp(few[key][1], *zip(*line, strict=True))) < 0.002 for key in hybrids)  # level
-    behind = 100 * np.array([np.subtract(gains[key[0], ()], gains[key]) for key in hybrids]).round(3)
-    claim = "{1:.1f} to {3:.1f} points behind as many layers of BERT, instead of {0:.1f} to {2:.1f} in"
-    ends = np.concatenate([behind.min(axis=0), behind.max(axis=0)])
-    assert claim.format(*ends).replace("-0.0", "0.0") in " ".join((EMBEDDINGS / "README.md").read_text().split())
+    assert f"have {plain:.1f} after 120,000 rows without it and {more:.1f} after" in " ".join(guide.split())
 
 
 def test_finetuning_with_few_rows_is_what_was_measured():
