@@ -226,6 +226,13 @@ def test_the_models_of_the_first_page_are_as_good_and_fast_as_measured():
     page = [line.split(" | ") for line in (folder / "README.md").read_text().splitlines() if line.startswith("| ")]
     titles, seen = next(pair for pair in itertools.pairwise(page) if pair[1][0] == "| rows seen, thousands")
     seen = {title.strip(" |"): cell.strip(" |") + ",000" for title, cell in zip(titles, seen, strict=True)}
+    (commands,) = (block for block in blocks("model_cards/embeddings/README.md", "bash") if block.startswith("LEARN="))
+    for options, name in re.findall(r"\$LEARN (.+?)--output_dir outputs/(\S+)", commands, re.DOTALL):
+        given = {"max_train_samples": 120_000, "num_train_epochs": 1}  # of `$LEARN`
+        given |= {key: int(value) for key, value in re.findall(r"--(\w+) (\d+)\b", options)}
+        count = given["max_train_samples"] * given["num_train_epochs"]
+        title = {"three-layers": "3 layers", "two-narrow-layers": "2 narrow layers"}.get(name, name)
+        assert seen[title] == f"{given['max_steps'] * 64 if 'max_steps' in given else count:,}", name
     for title, _, *figures, texts, _ in rows:
         model = names.get(title, title.strip("*`"))
         assert texts == seen.get(model.removeprefix("MiniLM, "), ""), title

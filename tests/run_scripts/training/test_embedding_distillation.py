@@ -354,6 +354,7 @@ def test_student_without_layers_is_static(command, data, teacher, tmp_path, monk
     card = (tmp_path / "run" / "README.md").read_text()
     size = student[0].embedding.weight.numel()
     assert f"A `StaticEmbedding` with {size:,} parameters" in card and "trust_remote_code" not in card
+    assert "tokens are truncated" not in card
 
 
 @pytest.mark.parametrize(("overrides", "rates"), [(None, {0.0}), ("hidden_dropout_prob=0.2", {0.0, 0.2})])
