@@ -451,7 +451,7 @@ def test_finetuned_layers_are_what_was_measured():
     first_page = (FOLDER.parent / "README.md").read_text()
     assert f"86.0, {hybrid['stsb']:.1f}, {joined:.1f} (by `--joined_weight 1`) and 54.4" in first_page
     three = found["layers 0, 2 and 5, joined", "sst2"]
-    assert f"`hybrid-minilm` {hybrid['sst2']:.1f}, 3 layers {three:.1f} " in first_page
+    assert f"`hybrid-minilm` {hybrid['sst2']:.1f}, 3 layers {three:.1f}, " in first_page
     card = (FOLDER / "hybrid-minilm" / "README.md").read_text()
     assert all(f" {score:.1f} on" in card for score in hybrid.values())
     layers = (
