@@ -1,17 +1,45 @@
-"""The code of the embeddings' page that makes its retrieval sets."""
+"""The retrieval sets of the embeddings' page: how they are made, and how students differ on them."""
 
 import json
 import re
+import shutil
 from pathlib import Path
+
+import numpy as np
 
 from tokenmixers.run_scripts.embeddings.tasks import load_tasks
 
 
+PAGE = Path(__file__).parents[1] / "model_cards" / "embeddings" / "README.md"
+
+
+def code_with(word: str) -> str:
+    """The block of Python of the page that has this word."""
+    (code,) = (block for block in re.findall(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL) if word in block)
+    return code
+
+
+def test_differences_between_students_are_those_of_the_code(tmp_path, monkeypatch):
+    (tmp_path / "outputs" / "evaluation").mkdir(parents=True)
+    shutil.copy(PAGE.with_name("quality.json"), tmp_path / "outputs" / "evaluation" / "results.json")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code_with("by_query"), "page", "exec"), names := {})
+    three, four, hybrid, gmlp = "MiniLM, 3 layers", "MiniLM, 4 layers", "hybrid-minilm", "gmlp-minilm"
+    mean = {model: np.mean([*sets.values()], axis=0) for model, sets in names["shares"].items()}
+    text = " ".join(PAGE.read_text().split())
+    for claim, more, less in (
+        ("3 layers keep {:.1f} points more than `gmlp-minilm` ({:.1f} to {:.1f})", three, gmlp),
+        ("and `hybrid-minilm` {:.1f} more ({:.1f} to {:.1f})", hybrid, gmlp),
+        ("4 layers keep {:.1f} points more than 3 ({:.1f} to {:.1f})", four, three),
+        ("{:.1f} more than `hybrid-minilm` ({:.1f} to {:.1f})", four, hybrid),
+        ("`hybrid-minilm` and 3 layers do not differ ({:.1f}, {:.1f} to {:.1f})", hybrid, three),
+    ):
+        gap = mean[more] - mean[less]
+        assert claim.format(gap[-1], *np.percentile(gap[:-1], [2.5, 97.5])) in text
+
+
 def test_retrieval_sets_are_made_from_their_sources(tmp_path, monkeypatch):
     """With made-up sources whose queries and documents have numbers: each query finds its own."""
-    page = Path(__file__).parents[1] / "model_cards" / "embeddings" / "README.md"
-    blocks = re.findall(r"```python\n(.+?)```", page.read_text(), re.DOTALL)
-    (code,) = (block for block in blocks if "qrels.tsv" in block)
     monkeypatch.chdir(tmp_path)
     articles, answers = Path("bbc", "sport"), Path("COVID-QA", "data", "question-answering")
     articles.mkdir(parents=True)
@@ -26,7 +54,7 @@ def test_retrieval_sets_are_made_from_their_sources(tmp_path, monkeypatch):
         paragraphs.append({"context": text, "qas": rows})
     data = {"data": [{"paragraphs": [paragraph]} for paragraph in paragraphs]}
     (answers / "200423_covidQA.json").write_text(json.dumps(data))
-    exec(compile(code, "page", "exec"), {})
+    exec(compile(code_with("qrels.tsv"), "page", "exec"), {})
     made = {task.name: task.data for task in load_tasks(["retrieval_sets"])}
     assert sorted(made) == ["bbc_news", "covid_qa"]
     for name, task in made.items():
