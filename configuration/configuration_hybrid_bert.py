@@ -12,7 +12,7 @@ from .validation import (
 )
 
 
-LayerType = Literal["full_attention", "random_synthesizer", "random_positions", "dense_synthesizer", "gmlp", "amlp"]
+TokenMixer = Literal["full_attention", "random_synthesizer", "random_positions", "dense_synthesizer", "gmlp", "amlp"]
 
 
 @strict_configuration
@@ -23,7 +23,7 @@ class HybridBertConfig(ValidatedConfig):
     and `modeling/conversion/bert.py` copies any of its layers.
 
     Args:
-        layer_types (`list` of `str`, *optional*):
+        token_mixers (`list` of `str`, *optional*):
             The token mixing of each layer; `None` means `"full_attention"` in all layers. Blocks of BERT, a mixing and
             a feed-forward layer, each followed by the sum with its input and a norm:
 
@@ -38,7 +38,7 @@ class HybridBertConfig(ValidatedConfig):
 
             - `"gmlp"`: the block of `GMLPModel`, about half of a layer's operations;
             - `"amlp"`: the block of `AMLPModel`. If one of these two is the last layer, a norm follows.
-        num_hidden_layers (`int`, *optional*): Number of layers; `None` means that of `layer_types`, or 12.
+        num_hidden_layers (`int`, *optional*): Number of layers; `None` means that of `token_mixers`, or 12.
         vocab_size (`int`, defaults to 30522): Number of token ids.
         hidden_size (`int`, defaults to 768): Width of the residual stream.
         num_attention_heads (`int`, defaults to 12): Number of heads, of which `hidden_size` is a multiple.
@@ -67,7 +67,7 @@ class HybridBertConfig(ValidatedConfig):
         image_size, patch_size, num_channels (`None`): The model reads texts.
 
     Raises:
-        ValueError: If a value has the wrong type or is not an allowed choice, the number of `layer_types` is not
+        ValueError: If a value has the wrong type or is not an allowed choice, the number of `token_mixers` is not
             `num_hidden_layers`, a size is not positive, `hidden_size` is not a multiple of `num_attention_heads`,
             `intermediate_size` is odd with a gMLP or aMLP block, an epsilon or deviation is negative, a rate is not in
             [0, 1], `is_decoder` is set, or a special token is outside the vocabulary.
@@ -76,7 +76,7 @@ class HybridBertConfig(ValidatedConfig):
     ```python
     >>> from tokenmixers import HybridBertConfig, HybridBertModel
 
-    >>> config = HybridBertConfig(layer_types=["random_synthesizer", "gmlp", "full_attention"])
+    >>> config = HybridBertConfig(token_mixers=["random_synthesizer", "gmlp", "full_attention"])
     >>> model = HybridBertModel(config)
     ```
     """
@@ -99,7 +99,7 @@ class HybridBertConfig(ValidatedConfig):
     num_hidden_layers: int | None = None  # type: ignore[assignment]  # `__post_init__` sets it
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    layer_types: list[str] | tuple[str, ...] | None = None
+    token_mixers: list[str] | tuple[str, ...] | None = None
     hidden_act: str = "gelu"
     hidden_dropout_prob: float | int = 0.1
     attention_probs_dropout_prob: float | int = 0.1
@@ -126,11 +126,14 @@ class HybridBertConfig(ValidatedConfig):
         num_labels: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
+        older = kwargs.pop("layer_types", None)  # the name that belongs to Transformers, in older checkpoints
+        if self.token_mixers is None:
+            self.token_mixers = older
         if self.num_hidden_layers is None:
-            self.num_hidden_layers = 12 if self.layer_types is None else len(self.layer_types)
-        if self.layer_types is None:
-            self.layer_types = ["full_attention"] * self.num_hidden_layers
-        self.layer_types = list(self.layer_types)
+            self.num_hidden_layers = 12 if self.token_mixers is None else len(self.token_mixers)
+        if self.token_mixers is None:
+            self.token_mixers = ["full_attention"] * self.num_hidden_layers
+        self.token_mixers = list(self.token_mixers)
         super().__post_init__(**kwargs)
 
     @property
@@ -143,14 +146,14 @@ class HybridBertConfig(ValidatedConfig):
         """Number of channels of the gates in gMLP and aMLP blocks."""
         return self.intermediate_size // 2
 
-    def validate_layer_type(self) -> None:
-        """Check `layer_types`, in place of Transformers' check, which has a fixed list of names."""
-        allowed, types = get_args(LayerType), self.layer_types or []
+    def validate_token_mixers(self) -> None:
+        """Check the names and the number of `token_mixers`."""
+        allowed, types = get_args(TokenMixer), self.token_mixers or []
         if unknown := [name for name in types if name not in allowed]:
-            raise ValueError(f"`layer_types` must be names among {', '.join(allowed)}; got {unknown[0]!r}.")
+            raise ValueError(f"`token_mixers` must be names among {', '.join(allowed)}; got {unknown[0]!r}.")
         if len(types) != self.num_hidden_layers:
             raise ValueError(
-                f"`layer_types` must have one name for each of `num_hidden_layers={self.num_hidden_layers}`, got "
+                f"`token_mixers` must have one name for each of `num_hidden_layers={self.num_hidden_layers}`, got "
                 f"{len(types)}: {', '.join(types)}."
             )
 
@@ -166,7 +169,7 @@ class HybridBertConfig(ValidatedConfig):
                 f"`hidden_size={self.hidden_size}` must be a multiple of `num_attention_heads="
                 f"{self.num_attention_heads}`."
             )
-        if {"gmlp", "amlp"}.intersection(self.layer_types or ()) and self.intermediate_size % 2:
+        if {"gmlp", "amlp"}.intersection(self.token_mixers or ()) and self.intermediate_size % 2:
             raise ValueError(
                 f"`intermediate_size` must be even, got {self.intermediate_size}: the spatial gating unit of gMLP and "
                 "aMLP blocks splits it into two halves."

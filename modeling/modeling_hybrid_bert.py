@@ -1,4 +1,4 @@
-"""BERT (arXiv 1810.04805) with other token mixing in some of its layers, which `config.layer_types` names."""
+"""BERT (arXiv 1810.04805) with other token mixing in some of its layers, which `config.token_mixers` names."""
 
 from collections.abc import Callable
 from functools import partial
@@ -95,14 +95,14 @@ class HybridBertSynthesizer(nn.Module):
     `"eager"`, which returns the weights, computes them for every sample.
     """
 
-    def __init__(self, config: HybridBertConfig, layer_type: str):
+    def __init__(self, config: HybridBertConfig, token_mixer: str):
         super().__init__()
         self.config = config
         self.head_dim = config.head_dim
         self.dropout = config.attention_probs_dropout_prob
         self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
-        self.logits = LOGITS[layer_type](config)
+        self.logits = LOGITS[token_mixer](config)
         self.is_shared = not isinstance(self.logits, DenseLogits)
 
     def forward(
@@ -131,9 +131,9 @@ class HybridBertLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: HybridBertConfig, layer_idx: int = 0):
         super().__init__()
-        layer_type = config.layer_types[layer_idx]  # type: ignore[index]  # `__post_init__` has set it
-        is_full = layer_type == "full_attention"
-        self.self_attn = HybridBertAttention(config) if is_full else HybridBertSynthesizer(config, layer_type)
+        self.token_mixer = config.token_mixers[layer_idx]  # type: ignore[index]  # `__post_init__` has set it
+        is_full = self.token_mixer == "full_attention"
+        self.self_attn = HybridBertAttention(config) if is_full else HybridBertSynthesizer(config, self.token_mixer)
         self.self_attn_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
@@ -185,6 +185,14 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     }
     _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertPositions)
 
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # passes them on
+        """Save the model as it is: `config.token_mixers` follows from its layers, some of which may have left."""
+        names = {block: name for name, block in BLOCKS.items()}
+        layers = self.base_model.layers
+        self.config.token_mixers = [names.get(type(layer)) or layer.token_mixer for layer in layers]
+        self.config.num_hidden_layers = len(layers)
+        super().save_pretrained(*args, **kwargs)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
@@ -200,15 +208,15 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
 
 
 class HybridBertModel(HybridBertPreTrainedModel):
-    """The encoder: BERT's embeddings, the layers that `config.layer_types` names, and a norm after a last MLP block.
+    """The encoder: BERT's embeddings, the layers that `config.token_mixers` names, and a norm after a last MLP block.
 
     `output_attentions` gives the weights of those layers that have any.
     """
 
     def __init__(self, config: HybridBertConfig):
         super().__init__(config)
-        config.validate_layer_type()  # fields may have changed after the configuration was created
-        width, types = config.hidden_size, config.layer_types or []
+        config.validate_token_mixers()  # fields may have changed after the configuration was created
+        width, types = config.hidden_size, config.token_mixers or []
         self.embed_tokens = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)

@@ -95,7 +95,7 @@ class EmbeddingTeacherArguments:
             "in place of a model; without a number with static embeddings. It trains without dropout."
         },
     )
-    layer_types: list[str] | None = field(
+    token_mixers: list[str] | None = field(
         default=None,
         metadata={
             "help": "Token mixing of each kept layer of a BERT, e.g. random_synthesizer full_attention "
@@ -133,9 +133,9 @@ class EmbeddingTeacherArguments:
         for name in ("keep_layers", "copy_token_embeddings", "states_weight", "joined_weight", "cache_teacher"):
             if self.teacher is None and getattr(self, name) not in (None, False):
                 raise UserError(f"--{name} is for distillation: name a --teacher.")
-        if self.layer_types is not None and len(self.layer_types) != len(self.keep_layers or ()):
+        if self.token_mixers is not None and len(self.token_mixers) != len(self.keep_layers or ()):
             raise UserError(
-                f"--layer_types names {len(self.layer_types)} types for the {len(self.keep_layers or ())} layers of "
+                f"--token_mixers names {len(self.token_mixers)} types for the {len(self.keep_layers or ())} layers of "
                 "--keep_layers: give one for each."
             )
         if self.cache_teacher is not None:
@@ -146,7 +146,7 @@ class EmbeddingTeacherArguments:
         if self.teacher is None:
             return {}
         local = Path(self.teacher).is_dir()
-        names = ("states_weight", "joined_weight", "copy_token_embeddings", "keep_layers", "layer_types")
+        names = ("states_weight", "joined_weight", "copy_token_embeddings", "keep_layers", "token_mixers")
         teacher = Path(self.teacher).resolve().name if local else self.teacher
         return {"teacher": teacher, **{name: getattr(self, name) for name in names}}
 
@@ -371,7 +371,7 @@ class EmbeddingDistillation(SentenceEmbeddings):
         from .training.embedding_distillation import EmbeddingTeacher
 
         given = run[EmbeddingTeacherArguments]
-        kept = given.keep_layers, given.layer_types
+        kept = given.keep_layers, given.token_mixers
         return EmbeddingTeacher(str(given.teacher), run.model_args, given.copy_token_embeddings, *kept)
 
     def load_pairs(self, run: Run, splits: Sequence[str]) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def tiny_config():
         if config_class is tokenmixers.HybridBertConfig:
             layers = changes.get("num_hidden_layers") or 2
             types = ["random_synthesizer" if layer % 2 == 0 else "full_attention" for layer in range(layers)]
-            sizes |= {"num_attention_heads": 2, "layer_types": types, "num_hidden_layers": None}
+            sizes |= {"num_attention_heads": 2, "token_mixers": types, "num_hidden_layers": None}
             sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # as in gMLP
         return config_class(**{**sizes, **changes})
 

@@ -89,7 +89,7 @@ def test_narrow_layers_are_what_was_measured():
     _, rows = table_with(EMBEDDINGS / "README.md", "narrow layers")
     runs = json.loads((EMBEDDINGS / "rows.json").read_text())["narrow"]["runs"]
     for (_, units, mixing, operations, *cells), run in zip(rows, runs, strict=True):
-        types, count = run["layer_types"] or ["full_attention"], len(run["keep_layers"])
+        types, count = run["token_mixers"] or ["full_attention"], len(run["keep_layers"])
         assert {kind.split("_")[0].replace("full", "attention") for kind in types} == {
             *re.findall("random|attention", mixing)
         }
@@ -378,7 +378,7 @@ def test_more_rows_are_what_was_measured():
     mixing = {"attention": "full_attention", "random": "random_synthesizer", "gMLP": "gmlp"}
     many: dict[tuple, float] = {}
     for run in json.loads((EMBEDDINGS / "rows.json").read_text())["runs"]:  # the rate of the table stands first
-        many.setdefault((tuple(run["keep_layers"]), tuple(run["layer_types"] or ())), run["spearman_cosine"])
+        many.setdefault((tuple(run["keep_layers"]), tuple(run["token_mixers"] or ())), run["spearman_cosine"])
     all_of, gains = {**many}, {}
     study = json.loads((FOLDER / "studies" / "inheritance.json").read_text())
     results = {run["model"]: run["result"] for run in study["runs"] if run["seed"] == 1}
@@ -386,7 +386,7 @@ def test_more_rows_are_what_was_measured():
     for name, variant in study["definition"]["variants"].items():
         for size, facts in variant.get("sizes", {"": variant}).items():
             model = f"{name}/{size}" if size else name
-            key = tuple(facts.get("keep_layers", ())), tuple(facts.get("layer_types", ()))
+            key = tuple(facts.get("keep_layers", ())), tuple(facts.get("token_mixers", ()))
             few.setdefault(key, (results[model], study["models"]["inheritance"][model]["flops"]))
     few[(), ()] = results["static"], 0
     _, rows = table_with(EMBEDDINGS / "README.md", "kept layers")

@@ -186,7 +186,7 @@ class HybridBertTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
     has_attentions = True
     config_kwargs = {
         "num_attention_heads": 4,
-        "layer_types": ["random_synthesizer", "full_attention"],
+        "token_mixers": ["random_synthesizer", "full_attention"],
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }
@@ -194,7 +194,7 @@ class HybridBertTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
 
 class HybridBertBlocksTest(_EncoderSuite, unittest.TestCase):
     family = "hybrid_bert"
-    config_kwargs = {**HybridBertTest.config_kwargs, "layer_types": ["dense_synthesizer", "gmlp"]}
+    config_kwargs = {**HybridBertTest.config_kwargs, "token_mixers": ["dense_synthesizer", "gmlp"]}
 
 
 class _DecoderSuite(_EncoderSuite, _NoGenerationTests, TensorParallelTesterMixin, FSDPTesterMixin):

@@ -193,7 +193,7 @@ class ValidatedConfig(ImageInputs, SelfContainedConfig):
 
 
 # --- configuration/configuration_hybrid_bert.py
-LayerType = Literal["full_attention", "random_synthesizer", "random_positions", "dense_synthesizer", "gmlp", "amlp"]
+TokenMixer = Literal["full_attention", "random_synthesizer", "random_positions", "dense_synthesizer", "gmlp", "amlp"]
 
 
 @strict_configuration
@@ -222,7 +222,7 @@ class HybridBertConfig(ValidatedConfig):
     num_hidden_layers: int | None = None  # type: ignore[assignment]  # `__post_init__` sets it
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    layer_types: list[str] | tuple[str, ...] | None = None
+    token_mixers: list[str] | tuple[str, ...] | None = None
     hidden_act: str = "gelu"
     hidden_dropout_prob: float | int = 0.1
     attention_probs_dropout_prob: float | int = 0.1
@@ -249,11 +249,14 @@ class HybridBertConfig(ValidatedConfig):
         num_labels: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
+        older = kwargs.pop("layer_types", None)  # the name that belongs to Transformers, in older checkpoints
+        if self.token_mixers is None:
+            self.token_mixers = older
         if self.num_hidden_layers is None:
-            self.num_hidden_layers = 12 if self.layer_types is None else len(self.layer_types)
-        if self.layer_types is None:
-            self.layer_types = ["full_attention"] * self.num_hidden_layers
-        self.layer_types = list(self.layer_types)
+            self.num_hidden_layers = 12 if self.token_mixers is None else len(self.token_mixers)
+        if self.token_mixers is None:
+            self.token_mixers = ["full_attention"] * self.num_hidden_layers
+        self.token_mixers = list(self.token_mixers)
         super().__post_init__(**kwargs)
 
     @property
@@ -266,14 +269,14 @@ class HybridBertConfig(ValidatedConfig):
         """Number of channels of the gates in gMLP and aMLP blocks."""
         return self.intermediate_size // 2
 
-    def validate_layer_type(self) -> None:
-        """Check `layer_types`, in place of Transformers' check, which has a fixed list of names."""
-        allowed, types = get_args(LayerType), self.layer_types or []
+    def validate_token_mixers(self) -> None:
+        """Check the names and the number of `token_mixers`."""
+        allowed, types = get_args(TokenMixer), self.token_mixers or []
         if unknown := [name for name in types if name not in allowed]:
-            raise ValueError(f"`layer_types` must be names among {', '.join(allowed)}; got {unknown[0]!r}.")
+            raise ValueError(f"`token_mixers` must be names among {', '.join(allowed)}; got {unknown[0]!r}.")
         if len(types) != self.num_hidden_layers:
             raise ValueError(
-                f"`layer_types` must have one name for each of `num_hidden_layers={self.num_hidden_layers}`, got "
+                f"`token_mixers` must have one name for each of `num_hidden_layers={self.num_hidden_layers}`, got "
                 f"{len(types)}: {', '.join(types)}."
             )
 
@@ -289,7 +292,7 @@ class HybridBertConfig(ValidatedConfig):
                 f"`hidden_size={self.hidden_size}` must be a multiple of `num_attention_heads="
                 f"{self.num_attention_heads}`."
             )
-        if {"gmlp", "amlp"}.intersection(self.layer_types or ()) and self.intermediate_size % 2:
+        if {"gmlp", "amlp"}.intersection(self.token_mixers or ()) and self.intermediate_size % 2:
             raise ValueError(
                 f"`intermediate_size` must be even, got {self.intermediate_size}: the spatial gating unit of gMLP and "
                 "aMLP blocks splits it into two halves."

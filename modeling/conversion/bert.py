@@ -42,7 +42,7 @@ Batch = Mapping[str, torch.Tensor]
 def hybrid_from_bert(
     bert: PreTrainedModel,
     keep_layers: Sequence[int] | None = None,
-    layer_types: Sequence[str] | None = None,
+    token_mixers: Sequence[str] | None = None,
     batches: Iterable[Batch] = (),
     **overrides: object,
 ) -> HybridBertModel:
@@ -51,11 +51,11 @@ def hybrid_from_bert(
     Args:
         bert: A `BertModel`, or a model with one.
         keep_layers: Numbers of the BERT's layers in the order of the new model's; `None` for all.
-        layer_types: Their token mixing in the new model, as in `HybridBertConfig`; `None` for `"full_attention"`. Such
-            layers are copied. `"random_synthesizer"` and `"random_positions"` copy all weights except those of queries
-            and keys, and start their logits at the logarithm of the layer's mean attention weight for each head and
-            offset, and for the first token as key. `"dense_synthesizer"` copies the same weights. `"gmlp"` and
-            `"amlp"` copy nothing.
+        token_mixers: Their token mixing in the new model, as in `HybridBertConfig`; `None` for `"full_attention"`.
+            Such layers are copied. `"random_synthesizer"` and `"random_positions"` copy all weights except those of
+            queries and keys, and start their logits at the logarithm of the layer's mean attention weight for each
+            head and offset, and for the first token as key. `"dense_synthesizer"` copies the same weights. `"gmlp"`
+            and `"amlp"` copy nothing.
         batches: Texts to measure attention on, a few hundred sentences, padded on the right. Needed for the two types
             that start with it.
         overrides: Fields of the new configuration, e.g. `hidden_dropout_prob=0.0`.
@@ -64,7 +64,7 @@ def hybrid_from_bert(
         The model, in evaluation mode, with the BERT's dtype. New weights are initialized at random.
 
     Raises:
-        ValueError: If the model is not a BERT, layers do not exist, the number of `layer_types` is another, texts are
+        ValueError: If the model is not a BERT, layers do not exist, the number of `token_mixers` is another, texts are
             missing, or an override belongs to the BERT's weights.
 
     Example:
@@ -78,13 +78,13 @@ def hybrid_from_bert(
     bert = bert.base_model  # type: ignore[assignment]  # a `BertModel`
     layers = bert.config.num_hidden_layers
     kept = list(range(layers)) if keep_layers is None else list(keep_layers)
-    types = ["full_attention"] * len(kept) if layer_types is None else list(layer_types)
+    types = ["full_attention"] * len(kept) if token_mixers is None else list(token_mixers)
     if wrong := [layer for layer in kept if not 0 <= layer < layers]:
         raise ValueError(
             f"There is no layer {wrong[0]} to keep: the model's layers have the numbers 0 to {layers - 1}."
         )
     if len(types) != len(kept):
-        raise ValueError(f"`layer_types` must name one type for each of the {len(kept)} layers, got {len(types)}.")
+        raise ValueError(f"`token_mixers` must name one type for each of the {len(kept)} layers, got {len(types)}.")
     model = HybridBertModel(_config(bert.config, types, overrides)).to(bert.dtype).eval()  # type: ignore[arg-type]
     copied = _copied_weights(bert, {i: source for i, source in enumerate(kept) if types[i] not in BLOCKS})
     model.load_state_dict({name: copied.get(name, own) for name, own in model.state_dict().items()})
@@ -96,12 +96,12 @@ def hybrid_from_bert(
     return model
 
 
-def _config(bert_config: PreTrainedConfig, layer_types: Sequence[str], overrides: Mapping) -> HybridBertConfig:
+def _config(bert_config: PreTrainedConfig, token_mixers: Sequence[str], overrides: Mapping) -> HybridBertConfig:
     fields = {name: getattr(bert_config, name) for name in _FIELDS}
     for name, value in overrides.items():
         if name in fields and "dropout" not in name and value != fields[name]:
             raise ValueError(f"`{name}={value!r}` does not fit the BERT's weights, for which it is {fields[name]!r}.")
-    return HybridBertConfig(**{**fields, "layer_types": list(layer_types), **overrides})
+    return HybridBertConfig(**{**fields, "token_mixers": list(token_mixers), **overrides})
 
 
 def _copied_weights(bert: PreTrainedModel, source_of: Mapping[int, int]) -> dict[str, torch.Tensor]:

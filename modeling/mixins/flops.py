@@ -110,7 +110,7 @@ LAYER_FLOPS: dict[str, Callable[..., int]] = {
     "random_positions": _bert_layer_flops(projections=2, products=1),
     "dense_synthesizer": _bert_layer_flops(projections=3, products=2),
 }
-"""`model_type`, or a name in `layer_types` -> formula for a layer."""
+"""`model_type`, or a name in `token_mixers` -> formula for a layer."""
 
 
 def _head_flops(model: nn.Module, batch: int, length: int) -> int:
@@ -153,7 +153,7 @@ class CountsFlops(PreTrainedModel):
         """
         config = self.config
         types = (getattr(cls, "model_type", None) for cls in type(config).__mro__)  # a user's class may have its own
-        names = getattr(config, "layer_types", None)
+        names = getattr(config, "token_mixers", None)
         if names is None:
             names = [next(name for name in types if name in LAYER_FLOPS)] * config.num_hidden_layers
         length = config.max_position_embeddings if sequence_length is None else sequence_length

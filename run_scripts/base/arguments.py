@@ -140,6 +140,7 @@ def check_new_folder(path: str) -> Path:
 #: Arguments of Transformers' example scripts, and earlier ones of Transformers and this package -> equivalent
 #: arguments here. Commands may have only some of several names.
 OTHER_NAMES = {
+    "layer_types": ("token_mixers",),
     "text_column_name": ("text_column_names",),
     "text_column": ("text_column_names", "source_column"),
     "text_pair_column": ("text_column_names",),
@@ -301,6 +302,8 @@ def read_recipe(path: str, allowed: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"the recipe {file} cannot be read: {error}") from error
     if not isinstance(recipe, dict):
         raise UserError(f"the recipe {file} must be one mapping of argument names to values.")
+    if "layer_types" in recipe and "token_mixers" in allowed:  # its name in older recipes
+        recipe["token_mixers"] = recipe.pop("layer_types")
     for key in recipe:
         if key not in allowed:
             hint = _hint(str(key), allowed) or " See --help for the names."

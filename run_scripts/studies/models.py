@@ -59,8 +59,8 @@ def new_model(study: Study, task: Task, name: str, device: str = "meta") -> PreT
     kept = recipe.get("keep_layers")
     if kept is not None:
         overrides["num_hidden_layers"] = len(kept)
-    if "layer_types" in recipe:
-        overrides["layer_types"] = recipe["layer_types"]
+    if "token_mixers" in recipe:
+        overrides["token_mixers"] = recipe["token_mixers"]
     arguments = ModelArguments(
         **{key: recipe[key] for key in ("config_name", "model_type") if key in recipe},
         config_overrides=merge_overrides(overrides, None),

@@ -59,7 +59,7 @@ class EmbeddingTeacher(NoTeacher):
         model_args: The student's arguments, of which the Hub token and `trust_remote_code` count here too.
         copies_token_embeddings: Whether a student starts with the teacher's token embeddings.
         kept_layers: Layers of the teacher that the student starts with, `None` for a student of its own.
-        layer_types: Their token mixing in a `HybridBertModel`; `None` for layers as they are.
+        token_mixers: Their token mixing in a `HybridBertModel`; `None` for layers as they are.
     """
 
     model: SentenceTransformer | None = None
@@ -70,12 +70,12 @@ class EmbeddingTeacher(NoTeacher):
         model_args: ModelArguments,
         copies_token_embeddings: bool = False,
         kept_layers: Sequence[int] | None = None,
-        layer_types: Sequence[str] | None = None,
+        token_mixers: Sequence[str] | None = None,
     ):
         self.name = name
         self.copies_token_embeddings = copies_token_embeddings
         self.kept_layers = kept_layers
-        self.layer_types = layer_types
+        self.token_mixers = token_mixers
         self.token, self.trust_remote_code = model_args.token, model_args.trust_remote_code
         self.load()
         try:
@@ -143,10 +143,10 @@ class EmbeddingTeacher(NoTeacher):
             measured = texts.spread(MEASURED_ROWS), student.tokenizer, student.max_seq_length
             if self._width is not None:
                 encoder = narrow_feed_forwards(encoder, self._width, read_batches(*measured))
-            if self.layer_types is None:
+            if self.token_mixers is None:
                 encoder = keep_layers(encoder, self.kept_layers)
             else:
-                encoder = mix_layers(encoder, self.kept_layers, self.layer_types, read_batches(*measured))
+                encoder = mix_layers(encoder, self.kept_layers, self.token_mixers, read_batches(*measured))
             student[0].model = encoder
             for name, rate in self._dropout_rates.items():
                 setattr(encoder.config, name, rate)

@@ -139,14 +139,14 @@ def read_batches(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_l
 
 
 def mix_layers(
-    model: PreTrainedModel, kept: Sequence[int], layer_types: Sequence[str], batches: Iterable[BatchEncoding]
+    model: PreTrainedModel, kept: Sequence[int], token_mixers: Sequence[str], batches: Iterable[BatchEncoding]
 ) -> HybridBertModel:
     """A model of some of the layers of a BERT, with other token mixing in some of them; see `hybrid_from_bert`.
 
     Args:
         model: The BERT. It is not changed.
         kept: Indices of layers, from 0.
-        layer_types: Their token mixing.
+        token_mixers: Their token mixing.
         batches: Texts to measure attention on, from `read_batches`.
 
     Raises:
@@ -154,9 +154,9 @@ def mix_layers(
     """
     _check_layers(kept, _list_of_layers(model)[1])
     try:
-        return hybrid_from_bert(model, kept, layer_types, batches)
+        return hybrid_from_bert(model, kept, token_mixers, batches)
     except ValueError as error:
-        raise UserError(f"--layer_types: {error}") from error
+        raise UserError(f"--token_mixers: {error}") from error
 
 
 def _check_layers(kept: Sequence[int], count: int) -> None:

@@ -115,7 +115,7 @@ SIZES = (
     "hidden_size",
     "intermediate_size",
     "num_attention_heads",
-    "layer_types",
+    "token_mixers",
     "spatial_weight_type",
     "gate_type",
     "attention_size",

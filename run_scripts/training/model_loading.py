@@ -62,10 +62,10 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     given = {config.attribute_map.get(key, key): value for key, value in overrides.items()}
     kept = config.to_diff_dict()
-    if isinstance(given.get("layer_types"), list):
-        kept["num_hidden_layers"] = len(given["layer_types"])
+    if isinstance(given.get("token_mixers"), list):
+        kept["num_hidden_layers"] = len(given["token_mixers"])
     elif "num_hidden_layers" in given:
-        kept.pop("layer_types", None)
+        kept.pop("token_mixers", None)
     try:
         changed = type(config)(**kept | given)
         unfit = [] if arguments.model_name_or_path is None else [name for name in overrides if not can_change(name)]

@@ -161,11 +161,11 @@ TABLE: list[tuple[tuple[type, ...], str | dict[str, Any], list[Any], str]] = [
     *[(HYBRID, name, [-0.1, 1.5, NAN], RATE) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")],
     *[(HYBRID, name, [-1.0, NAN], DEVIATION) for name in ("layer_norm_eps", "gate_layer_norm_eps")],
     *[(HYBRID, name, [32], "Field '{name}' .*None") for name in ("image_size", "patch_size", "num_channels")],
-    (HYBRID, "layer_types", [["mean"]], "`layer_types` must be names among full_attention, .*; got 'mean'"),
-    (HYBRID, "layer_types", [3, [3]], TYPE),
-    (HYBRID, {"num_hidden_layers": ..., "layer_types": ["gmlp"]}, [2], "one name for each of .*=2`, got 1: gmlp"),
+    (HYBRID, "token_mixers", [["mean"]], "`token_mixers` must be names among full_attention, .*; got 'mean'"),
+    (HYBRID, "token_mixers", [3, [3]], TYPE),
+    (HYBRID, {"num_hidden_layers": ..., "token_mixers": ["gmlp"]}, [2], "one name for each of .*=2`, got 1: gmlp"),
     (HYBRID, "hidden_size", [770], "`hidden_size=770` must be a multiple of `num_attention_heads=12`"),
-    (HYBRID, {"intermediate_size": ..., "layer_types": ["amlp"]}, [33], "`intermediate_size` must be even, got 33"),
+    (HYBRID, {"intermediate_size": ..., "token_mixers": ["amlp"]}, [33], "`intermediate_size` must be even, got 33"),
     (HYBRID, "is_decoder", [True], "the model is an encoder"),
     *[
         ((SynthesizerConfig,), {name: ..., "image_size": 32}, [True], "A model with `image_size` set is an encoder")

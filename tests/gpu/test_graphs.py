@@ -24,7 +24,7 @@ MODELS = {
     "synthesizer, factorized_dense": ("SynthesizerForMaskedLM", {"attention_components": ["factorized_dense"]}),
     "synthesizer, mixture": ("SynthesizerForMaskedLM", {"attention_components": ["vanilla", "dense", "random"]}),
     "encoder-decoder": ("SynthesizerForConditionalGeneration", {"use_cache": False}),
-    "hybrid": ("HybridBertForMaskedLM", {"layer_types": ["random_synthesizer", "gmlp", "full_attention"]}),
+    "hybrid": ("HybridBertForMaskedLM", {"token_mixers": ["random_synthesizer", "gmlp", "full_attention"]}),
 }
 FEW = ["gmlp, toeplitz", "amlp", "mixer", "synthesizer, random", "encoder-decoder"]
 DECODERS = [name + "ForCausalLM" for name in ("GMLP", "AMLP", "Synthesizer")]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
-from tokenmixers.configuration.configuration_hybrid_bert import LayerType
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -27,8 +27,8 @@ MIXERS = {
 for component in ("vanilla", "dense", "random", "fixed_random", "factorized_dense", "factorized_random", "relative"):
     MIXERS[f"synthesizer, {component}"] = ("SynthesizerForMaskedLM", {"attention_components": [component]})
     MIXERS[f"synthesizer decoder, {component}"] = ("SynthesizerForCausalLM", {"attention_components": [component]})
-for layer_type in get_args(LayerType):
-    MIXERS[f"hybrid, {layer_type}"] = ("HybridBertForMaskedLM", {"layer_types": [layer_type]})
+for token_mixer in get_args(TokenMixer):
+    MIXERS[f"hybrid, {token_mixer}"] = ("HybridBertForMaskedLM", {"token_mixers": [token_mixer]})
 for kind in ("relu", "gelu", "glu", "bilinear", "geglu", "swiglu"):
     MIXERS[f"synthesizer, {kind}"] = ("SynthesizerForMaskedLM", {"feed_forward_type": kind})
 PACKED = [name for name in MIXERS if "gate" not in name]

@@ -12,7 +12,7 @@ import torch
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.configuration.configuration_hybrid_bert import LayerType
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 
 
 # Every kind of token mixing.
@@ -198,7 +198,7 @@ BASE_MODELS = pytest.mark.parametrize(
         ("MLPMixerModel", {}),
         *(("SynthesizerModel", {"attention_components": [component]}) for component in COMPONENTS),
         ("SynthesizerModel", {"attention_components": ["random", "dense", "vanilla"], "feed_forward_type": "swiglu"}),
-        *(("HybridBertModel", {"layer_types": [name]}) for name in get_args(LayerType)),
+        *(("HybridBertModel", {"token_mixers": [name]}) for name in get_args(TokenMixer)),
     ],
     ids=lambda value: (
         value

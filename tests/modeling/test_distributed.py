@@ -28,7 +28,7 @@ MODELS = {
     "GMLPForImageClassification": ({"image_size": 8, "patch_size": 4}, ["proj_in", "proj_out"]),
     "SynthesizerForMaskedLM": ({"feed_forward_type": "geglu"}, ["gate_proj", "up_proj", "down_proj"]),
     "SynthesizerForConditionalGeneration": ({"is_encoder_decoder": True}, ["up_proj", "down_proj"]),
-    "HybridBertForTokenClassification": ({"layer_types": ["full_attention", "gmlp"]}, ["proj_in", "proj_out"]),
+    "HybridBertForTokenClassification": ({"token_mixers": ["full_attention", "gmlp"]}, ["proj_in", "proj_out"]),
 }
 
 

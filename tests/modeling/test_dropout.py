@@ -69,12 +69,12 @@ CASES = {
     ),
     "hybrid bert": (
         "HybridBertModel",
-        {"layer_types": ["full_attention", "dense_synthesizer", "gmlp"]},
+        {"token_mixers": ["full_attention", "dense_synthesizer", "gmlp"]},
         [STATES, *[(MAPS, ATTENTION), STATES, STATES] * 2, STATES],
     ),
     "hybrid bert, shared": (
         "HybridBertForTokenClassification",
-        {"layer_types": ["random_synthesizer"]},
+        {"token_mixers": ["random_synthesizer"]},
         [STATES, (KEYS, ATTENTION), STATES, STATES, ((BATCH, LENGTH, 10), CLASSIFIER)],
     ),
     "synthesizer encoder-decoder": (

@@ -12,7 +12,7 @@ from transformers.exporters.configs import ExecutorchConfig, OnnxConfig, OpenVIN
 from transformers.exporters.utils import decompose_for_generation
 
 from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.configuration.configuration_hybrid_bert import LayerType
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own, about its own exporters
@@ -72,7 +72,7 @@ def export(model, config, inputs):
         ("SynthesizerForMaskedLM", {"attention_components": ["dense", "random", "vanilla"]}),
         ("SynthesizerForMaskedLM", {"attention_components": ["random"]}),
         ("SynthesizerForMultipleChoice", {}),
-        ("HybridBertForMaskedLM", {"layer_types": get_args(LayerType), "num_hidden_layers": None}),
+        ("HybridBertForMaskedLM", {"token_mixers": get_args(TokenMixer), "num_hidden_layers": None}),
     ],
 )
 def test_onnx_with_any_batch_and_length(name, changes, build, tmp_path, tiny_inputs):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tokenmixers
-from tokenmixers.configuration.configuration_hybrid_bert import LayerType
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 
 
 RANGE, SPATIAL, FACTOR, RANDOM = 0.03, 0.011, 0.7, 1.3
@@ -92,7 +92,7 @@ def test_hybrid_bert():
         ".*": ("std", RANGE),
     }
     config = tokenmixers.HybridBertConfig(
-        layer_types=get_args(LayerType),
+        token_mixers=get_args(TokenMixer),
         hidden_size=WIDTH,
         num_attention_heads=4,
         intermediate_size=INNER,

@@ -13,12 +13,12 @@ from transformers import BertConfig, BertModel
 import tokenmixers
 from tokenmixers import HybridBertConfig, HybridBertForMaskedLM, HybridBertModel
 from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.configuration.configuration_hybrid_bert import LayerType
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 from tokenmixers.modeling.conversion.bert import hybrid_from_bert
 from tokenmixers.modeling.inputs.token_layout import TokenLayout
 
 
-TYPES = get_args(LayerType)
+TYPES = get_args(TokenMixer)
 MODELS = sorted(set(FAMILIES["hybrid_bert"].models.values()))
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -70,12 +70,12 @@ def test_full_attention_alone_is_bert(bert, implementation):
 
 def synthesizer_weights(layer, states: torch.Tensor, head: int, query: int) -> torch.Tensor:
     """The weights of a row's tokens, one number at a time."""
-    mixer, n, layer_type = layer.self_attn, 11, layer.self_attn.config.layer_types[0]
+    mixer, n, token_mixer = layer.self_attn, 11, layer.self_attn.config.token_mixers[0]
     logits, numbers = mixer.logits, []
     for key in range(len(states)):
-        if layer_type == "random_synthesizer":
+        if token_mixer == "random_synthesizer":
             numbers.append(logits.first[head] if key == 0 else logits.weight[n - 1 + key - query, head])
-        elif layer_type == "dense_synthesizer":
+        elif token_mixer == "dense_synthesizer":
             first = F.relu(logits.first.first_proj(states[query]))[head * mixer.head_dim : (head + 1) * mixer.head_dim]
             numbers.append(logits.second.weight[head, key] @ first + logits.second.bias[head, key])
         else:
@@ -99,12 +99,12 @@ def synthesizer_layer(layer, states: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("layer_type", ["random_synthesizer", "random_positions", "dense_synthesizer"])
+@pytest.mark.parametrize("token_mixer", ["random_synthesizer", "random_positions", "dense_synthesizer"])
 @given(data=st.data())
 def test_a_synthesizer_equals_the_formula_with_padding_on_either_side(
-    layer_type, implementation, data, build, pad, padded_layouts
+    token_mixer, implementation, data, build, pad, padded_layouts
 ):
-    model = build(layer_types=[layer_type])
+    model = build(token_mixers=[token_mixer])
     model.set_attn_implementation(implementation)
     lengths, padded, offsets = data.draw(padded_layouts())
     rows = [torch.randint(37, (length,)) for length in lengths]
@@ -120,22 +120,22 @@ def test_a_synthesizer_equals_the_formula_with_padding_on_either_side(
             torch.testing.assert_close(found.attentions[0][row, 1, offset, own], expected)
 
 
-@pytest.mark.parametrize("layer_type", ["gmlp", "amlp"])
-def test_blocks_of_gmlp_and_amlp_follow_and_a_norm_only_if_last(layer_type, build):
-    model = build(layer_types=["full_attention", layer_type])
+@pytest.mark.parametrize("token_mixer", ["gmlp", "amlp"])
+def test_blocks_of_gmlp_and_amlp_follow_and_a_norm_only_if_last(token_mixer, build):
+    model = build(token_mixers=["full_attention", token_mixer])
     ids = torch.randint(37, (2, 7))
     states = model(ids, output_hidden_states=True).hidden_states
     block = model.layers[1](states[1], TokenLayout(7, 7))
     expected = F.layer_norm(block, (10,), model.norm.weight, model.norm.bias, 1e-12)
     torch.testing.assert_close(states[2], expected)
-    assert type(model.layers[1]).__name__ == f"{layer_type[0].upper()}MLPLayer"
-    assert isinstance(build(layer_types=[layer_type, "full_attention"]).norm, torch.nn.Identity)
+    assert type(model.layers[1]).__name__ == f"{token_mixer[0].upper()}MLPLayer"
+    assert isinstance(build(token_mixers=[token_mixer, "full_attention"]).norm, torch.nn.Identity)
 
 
 @pytest.mark.parametrize("types", list(itertools.combinations(TYPES, 2)))
 @given(data=st.data())
 def test_a_batch_padded_on_either_side_equals_its_rows(types, data, build, pad, padded_layouts):
-    model = build(layer_types=list(types))
+    model = build(token_mixers=list(types))
     lengths, padded, offsets = data.draw(padded_layouts())
     rows = [torch.randint(37, (length,)) for length in lengths]
     found = model(*pad(rows, padded, offsets)).last_hidden_state
@@ -144,9 +144,9 @@ def test_a_batch_padded_on_either_side_equals_its_rows(types, data, build, pad, 
         torch.testing.assert_close(states[offset : offset + len(row)], expected)
 
 
-@pytest.mark.parametrize("layer_type", TYPES)
-def test_packed_documents_equal_documents(layer_type, build):
-    model = build(layer_types=[layer_type])
+@pytest.mark.parametrize("token_mixer", TYPES)
+def test_packed_documents_equal_documents(token_mixer, build):
+    model = build(token_mixers=[token_mixer])
     ids, documents = torch.randint(37, (2, 8)), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2], [0, 0, 0, 0, 0, 1, 1, 1]])
     found = model(ids, seq_idx=documents).last_hidden_state
     for row, document in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)):
@@ -155,10 +155,10 @@ def test_packed_documents_equal_documents(layer_type, build):
         torch.testing.assert_close(found[row, own], expected)
 
 
-@pytest.mark.parametrize("layer_type", TYPES)
-def test_given_positions_are_those_of_a_longer_text(layer_type, build):
+@pytest.mark.parametrize("token_mixer", TYPES)
+def test_given_positions_are_those_of_a_longer_text(token_mixer, build):
     """Tokens at given places see each other as in a text whose other tokens are padding."""
-    model = build(layer_types=[layer_type])
+    model = build(token_mixers=[token_mixer])
     ids, places = torch.randint(37, (2, 11)), torch.tensor([[0, 2, 3, 7], [0, 1, 8, 9]])
     mask = torch.zeros(2, 11).scatter(1, places, 1.0)
     found = model(ids.gather(1, places), position_ids=places).last_hidden_state
@@ -167,9 +167,9 @@ def test_given_positions_are_those_of_a_longer_text(layer_type, build):
 
 
 @pytest.mark.parametrize("length", [5, 30])
-@pytest.mark.parametrize("layer_type", TYPES)
-def test_another_length_keeps_what_was_learned(layer_type, build, length):
-    model = build(HybridBertForMaskedLM, layer_types=[layer_type])
+@pytest.mark.parametrize("token_mixer", TYPES)
+def test_another_length_keeps_what_was_learned(token_mixer, build, length):
+    model = build(HybridBertForMaskedLM, token_mixers=[token_mixer])
     ids = torch.randint(1, 37, (2, 5))
     before = model(ids).logits
     model.resize_position_embeddings(length)
@@ -178,14 +178,14 @@ def test_another_length_keeps_what_was_learned(layer_type, build, length):
     assert model(torch.randint(1, 37, (1, length))).logits.shape == (1, length, 37)
     with pytest.raises(ValueError, match=f"has {length + 1} tokens"):
         model(torch.ones(1, length + 1, dtype=torch.long))
-    if layer_type == "random_synthesizer" and length > 11:
+    if token_mixer == "random_synthesizer" and length > 11:
         logits = model.model.layers[0].self_attn.logits.weight
         assert (logits[: 30 - 10] == logits[30 - 11]).all() and (logits[29 + 10 :] == logits[29 + 10]).all()
 
 
 @pytest.mark.parametrize("class_name", [name for name in MODELS if name != "HybridBertModel"])
 def test_every_head_trains_every_parameter(class_name, tiny_config):
-    model = getattr(tokenmixers, class_name)(tiny_config(HybridBertConfig, layer_types=TYPES, num_labels=3))
+    model = getattr(tokenmixers, class_name)(tiny_config(HybridBertConfig, token_mixers=TYPES, num_labels=3))
     ids, labels = torch.randint(1, 37, (3, 11)), {"labels": torch.randint(3, (3, 11))}
     if "Sequence" in class_name:
         labels = {"labels": torch.tensor([0, 2, 1])}
@@ -200,7 +200,7 @@ def test_every_head_trains_every_parameter(class_name, tiny_config):
 
 
 def test_full_spatial_weights_compute_the_same(build):
-    model = build(layer_types=["gmlp", "random_synthesizer", "amlp"])
+    model = build(token_mixers=["gmlp", "random_synthesizer", "amlp"])
     ids, mask = torch.randint(37, (2, 7)), torch.tensor([[1] * 7, [0] * 3 + [1] * 4])
     before = model(ids, mask).last_hidden_state[mask.bool()]
     model.to_full_spatial_weights()

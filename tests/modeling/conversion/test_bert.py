@@ -32,9 +32,9 @@ def means(bert, layer, batches):
     return {key: sum(numbers) / len(numbers) for key, numbers in sums.items()}
 
 
-@pytest.mark.parametrize("layer_type", ["random_synthesizer", "random_positions"])
-def test_logits_start_at_the_mean_attention(bert, batches, layer_type):
-    model = hybrid_from_bert(bert, [2, 1], [layer_type, "full_attention"], batches)
+@pytest.mark.parametrize("token_mixer", ["random_synthesizer", "random_positions"])
+def test_logits_start_at_the_mean_attention(bert, batches, token_mixer):
+    model = hybrid_from_bert(bert, [2, 1], [token_mixer, "full_attention"], batches)
     assert bert.config._attn_implementation == "sdpa"
     logits, expected = model.layers[0].self_attn.logits, means(bert, 2, batches)
     # Offsets from -4, as the first token's are counted apart, to 5; farther ones are those of the outermost.
@@ -42,7 +42,7 @@ def test_logits_start_at_the_mean_attention(bert, batches, layer_type):
         for i in range(9):
             for j in range(9):
                 key = (head, min(max(j - i, -4), 5) if j else "first")
-                if layer_type == "random_positions":
+                if token_mixer == "random_positions":
                     found = logits.weight[head, i, j]
                 else:
                     found = logits.first[head] if j == 0 else logits.weight[8 + j - i, head]

@@ -165,7 +165,7 @@ def test_gradients_are_measured_for_themselves(sdpa_calls, monkeypatch, slow):
 def model(request, tiny_model, sdpa_calls):
     changes = {
         "SynthesizerModel": {"attention_components": ["vanilla", "random"]},
-        "HybridBertModel": {"layer_types": ["full_attention"] * 2},
+        "HybridBertModel": {"token_mixers": ["full_attention"] * 2},
     }
     return tiny_model(request.param, **changes.get(request.param, {}))
 

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.configuration.configuration_hybrid_bert import LayerType
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 from tokenmixers.modeling.kernels import use_kernels
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 
@@ -58,7 +58,7 @@ def test_every_head_counts_what_torch_counts(name, batch, length, data):
         fields["gate_type"] = data.draw(st.sampled_from(["split", "linear", "additive", "multiplicative"]))
         fields["spatial_weight_type"] = data.draw(st.sampled_from(["toeplitz", "full"]))
     if family == "hybrid_bert":
-        fields["layer_types"] = data.draw(st.lists(st.sampled_from(get_args(LayerType)), min_size=2, max_size=2))
+        fields["token_mixers"] = data.draw(st.lists(st.sampled_from(get_args(TokenMixer)), min_size=2, max_size=2))
     if "Causal" in name:
         fields["is_decoder"] = True
     if re.search("Image|Backbone", name):

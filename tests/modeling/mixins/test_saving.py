@@ -19,7 +19,7 @@ from transformers import AutoModelForMaskedLM
 import tokenmixers
 from tokenmixers import GMLPConfig, GMLPForMaskedLM, GMLPPreTrainedModel
 from tokenmixers.configuration.checkpoint_files import copy_code
-from tokenmixers.configuration.configuration_hybrid_bert import LayerType
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 
 
 SCRIPT = Path(__file__).with_name("load_every_head.py")
@@ -47,7 +47,7 @@ CHECKPOINTS = {
     "synthesizer-seq2seq": ("SynthesizerForConditionalGeneration", {**SYNTHESIZER, "is_encoder_decoder": True}),
     "hybrid_bert": (
         "HybridBertForMaskedLM",
-        {**SIZES, "num_hidden_layers": None, "num_attention_heads": 2, "layer_types": get_args(LayerType)},
+        {**SIZES, "num_hidden_layers": None, "num_attention_heads": 2, "token_mixers": get_args(TokenMixer)},
     ),
 }
 # What each loads as, through `AutoModel...`: the heads of its kind, whichever of them it was saved with.

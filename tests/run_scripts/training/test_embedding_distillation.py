@@ -284,10 +284,10 @@ def test_student_of_the_teachers_layers(kept, name, command, data, tmp_path):
 
 def test_student_with_other_token_mixing(command, data, tmp_path):
     types = ["random_synthesizer", "full_attention"]
-    run_sentence_embeddings.main(command(**NO_CONFIG, keep_layers=[1, 0], layer_types=types, learning_rate=0))
+    run_sentence_embeddings.main(command(**NO_CONFIG, keep_layers=[1, 0], token_mixers=types, learning_rate=0))
     teacher, folder = BertModel.from_pretrained(data / "teacher"), tmp_path / "run"
     student = HybridBertModel.from_pretrained(folder)
-    assert student.config.layer_types == types
+    assert student.config.token_mixers == types
     assert student.config.hidden_dropout_prob == student.config.attention_probs_dropout_prob == 0.1  # for finetuning
     expected = teacher.encoder.layer[1].intermediate.dense.weight
     assert torch.equal(student.layers[0].proj_in.weight, expected)
@@ -431,10 +431,10 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"keep_layers": [0]}, "--keep_layers makes the student of the teacher's parts: leave --config_name out"),
         ({"keep_layers": [0], "teacher": None}, "--keep_layers is for distillation: name a --teacher"),
         ({"keep_layers": [2], **NO_CONFIG}, "--keep_layers 2: the teacher has the layers 0 to 1"),
-        ({"keep_layers": [2], "layer_types": ["gmlp"], **NO_CONFIG}, "--keep_layers 2: the teacher has the layers 0"),
+        ({"keep_layers": [2], "token_mixers": ["gmlp"], **NO_CONFIG}, "--keep_layers 2: the teacher has the layers 0"),
         (
-            {"keep_layers": [0, 1], "layer_types": ["gmlp"], **NO_CONFIG},
-            "--layer_types names 1 types for the 2 layers",
+            {"keep_layers": [0, 1], "token_mixers": ["gmlp"], **NO_CONFIG},
+            "--token_mixers names 1 types for the 2 layers",
         ),
         (
             {"keep_layers": [0], "copy_token_embeddings": True, **NO_CONFIG},
@@ -459,10 +459,10 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
             {"joined_weight": 1, **NO_CONFIG, "config_name": "one_type"},
             "which have 2 token types: the student has type_vocab_size=1",
         ),
-        ({"layer_types": ["gmlp"]}, "--layer_types names 1 types for the 0 layers of --keep_layers"),
+        ({"token_mixers": ["gmlp"]}, "--token_mixers names 1 types for the 0 layers of --keep_layers"),
         (
-            {"keep_layers": [0], "layer_types": ["mean"], **NO_CONFIG},
-            "--layer_types: `layer_types` must be names among full_attention, random_synthesizer,",
+            {"keep_layers": [0], "token_mixers": ["mean"], **NO_CONFIG},
+            "--token_mixers: `token_mixers` must be names among full_attention, random_synthesizer,",
         ),
     ],
 )

@@ -95,7 +95,7 @@ def test_unknown_and_repeated_layers(bert, kept, message):
 def test_other_token_mixing_is_for_bert():
     sizes = {"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 8}
     gmlp = GMLPModel(GMLPConfig(vocab_size=12, num_hidden_layers=3, **sizes))
-    with pytest.raises(SystemExit, match=r"--layer_types: Only encoders of type 'bert' .* of type 'gmlp'"):
+    with pytest.raises(SystemExit, match=r"--token_mixers: Only encoders of type 'bert' .* of type 'gmlp'"):
         mix_layers(gmlp, [1], ["random_synthesizer"], [])
 
 

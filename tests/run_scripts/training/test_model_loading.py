@@ -60,12 +60,12 @@ def test_without_any_limit_a_length_must_be_given():
     ("overrides", "types"),
     [
         ("num_hidden_layers=2", ["full_attention"] * 2),
-        ("layer_types=[gmlp,full_attention,amlp]", ["gmlp", "full_attention", "amlp"]),
+        ("token_mixers=[gmlp,full_attention,amlp]", ["gmlp", "full_attention", "amlp"]),
     ],
 )
 def test_the_number_of_layers_or_their_types_give_the_other(overrides, types):
     config = load_config(ModelArguments(model_type="hybrid_bert", config_overrides=overrides))
-    assert config.layer_types == types and config.num_hidden_layers == len(types)
+    assert config.token_mixers == types and config.num_hidden_layers == len(types)
 
 
 @pytest.mark.parametrize("number", [4, 5])

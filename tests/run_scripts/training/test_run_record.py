@@ -235,7 +235,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
 
 
 def test_token_mixing_that_transformers_does_not_know_is_compared(tmp_path):
-    mixed = {"num_hidden_layers": 2, "layer_types": ["random_synthesizer", "full_attention"]}
+    mixed = {"num_hidden_layers": 2, "token_mixers": ["random_synthesizer", "full_attention"]}
     HybridBertConfig(**mixed).save_pretrained(tmp_path)
     check_model_of(str(tmp_path), HybridBertConfig(**mixed))
     with pytest.raises(UserError, match="intermediate_size 3072, now 8"):

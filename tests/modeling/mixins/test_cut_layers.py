@@ -1,0 +1,60 @@
+"""Layers that a user cuts by hand, as with other models of Transformers; and configurations read by its own class."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModel, PreTrainedConfig
+
+from tokenmixers import AMLPModel, GMLPModel, HybridBertConfig, HybridBertModel, MLPMixerModel, SynthesizerModel
+
+
+TYPES = ["random_synthesizer", "gmlp", "dense_synthesizer", "full_attention"]
+SIZES = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 16}
+MODELS = {
+    GMLPModel: {"num_hidden_layers": 4},
+    AMLPModel: {"num_hidden_layers": 4},
+    MLPMixerModel: {"num_hidden_layers": 4},
+    SynthesizerModel: {"num_hidden_layers": 4, "num_attention_heads": 2},
+    HybridBertModel: {"token_mixers": TYPES, "num_attention_heads": 2},
+}
+
+
+@pytest.fixture(params=MODELS, ids=lambda model_class: model_class.__name__)
+def model(request, randomise):
+    return randomise(request.param(request.param.config_class(**SIZES, **MODELS[request.param]))).eval()
+
+
+def layers_of(model):
+    return next(
+        (parent, name)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, torch.nn.ModuleList) and len(child) == 4
+    )
+
+
+def test_a_model_with_fewer_layers_loads_as_it_was_saved(model, tmp_path):
+    parent, name = layers_of(model)
+    setattr(parent, name, torch.nn.ModuleList(getattr(parent, name)[index] for index in (0, 3)))
+    model.config.num_hidden_layers = 2
+    model.save_pretrained(tmp_path)
+    ids = torch.arange(16)[None]
+    again = AutoModel.from_pretrained(tmp_path).eval()
+    assert torch.equal(again(ids).last_hidden_state, model(ids).last_hidden_state)
+
+
+def test_the_fields_pass_the_checks_of_transformers_own_class(model, tmp_path):
+    model.config.save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    read = PreTrainedConfig.from_pretrained(tmp_path)  # which checks the fields that it knows
+    assert read.num_hidden_layers == fields["num_hidden_layers"] == 4
+
+
+def test_the_older_name_is_read_and_not_saved(tmp_path):
+    older = {**HybridBertConfig(token_mixers=TYPES).to_dict(), "layer_types": TYPES}
+    del older["token_mixers"]
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    config = HybridBertConfig.from_pretrained(tmp_path)
+    assert config.token_mixers == TYPES
+    assert "layer_types" not in config.to_dict()
