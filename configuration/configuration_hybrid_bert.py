@@ -12,7 +12,7 @@ from .validation import (
 )
 
 
-TokenMixer = Literal["full_attention", "random_synthesizer", "random_positions", "dense_synthesizer", "gmlp", "amlp"]
+TokenMixer = Literal["full_attention", "aft", "random_synthesizer", "dense_synthesizer", "gmlp", "amlp"]
 
 
 @strict_configuration
@@ -28,11 +28,12 @@ class HybridBertConfig(ValidatedConfig):
             a feed-forward layer, each followed by the sum with its input and a norm:
 
             - `"full_attention"`: BERT's self-attention;
+            - `"aft"`: in its place an Attention Free Transformer (arXiv 2105.14103, equation 2) with learned logits
+              for each head and distance of two tokens, and a score of each token for each head, which all others see;
             - `"random_synthesizer"`: in its place `softmax(B) V` with learned logits B for each head and distance of
               two tokens, and for each head and the first token as key;
-            - `"random_positions"`: the same with logits for each head and pair of positions (arXiv 2005.00743, section
-              3.2);
-            - `"dense_synthesizer"`: the same with logits that two layers compute from the query token (section 3.1).
+            - `"dense_synthesizer"`: the same with logits that two layers compute from the query token (arXiv
+              2005.00743, section 3.1).
 
             Other blocks, which normalise their input, in the place of a whole layer:
 
@@ -54,6 +55,11 @@ class HybridBertConfig(ValidatedConfig):
             Input of sequence-level heads, as in `GMLPConfig`.
         max_position_embeddings (`int`, defaults to 512): Maximum sequence length.
         type_vocab_size (`int`, defaults to 2): Number of segment embeddings; with 0 `token_type_ids` have no effect.
+        num_mean_queries (`int`, defaults to 1):
+            Number of scores of a token for each head in `"aft"` layers. With more than one, each token mixes the
+            results for these scores with shares that depend on its own state.
+        aft_gate (`bool`, defaults to `False`):
+            Whether the result of each head in `"aft"` layers is multiplied by a gate that depends on the token.
         attention_size (`int`, defaults to 64): Width of the tiny attention in aMLP blocks.
         spatial_weight_type (`"toeplitz"` or `"full"`, defaults to `"toeplitz"`): As in `GMLPConfig`.
         spatial_initializer_range (`float`, defaults to 1e-6): As in `GMLPConfig`.
@@ -107,6 +113,8 @@ class HybridBertConfig(ValidatedConfig):
     classifier_pooling: Literal["cls", "mean", "normalized_mean"] = "cls"
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
+    num_mean_queries: int = 1
+    aft_gate: bool = False
     attention_size: int = 64
     spatial_weight_type: Literal["toeplitz", "full"] = "toeplitz"
     spatial_initializer_range: float | int = 1e-6
@@ -159,7 +167,9 @@ class HybridBertConfig(ValidatedConfig):
 
     def validate_architecture(self) -> None:
         """Check the sizes; strict validation calls this at construction and when saving."""
-        check_least(self, 1, "num_attention_heads", "attention_size")  # first, because `head_dim` divides by it
+        check_least(
+            self, 1, "num_attention_heads", "attention_size", "num_mean_queries"
+        )  # first, because `head_dim` divides by it
         super().validate_architecture()
         check_rates(self, "attention_probs_dropout_prob")
         check_not_negative(self, "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range")

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -24,10 +25,11 @@ from .inputs.attention_masks import interface_mask
 from .inputs.entries_by_position import resized
 from .inputs.input_checks import check_token_types, embed, embed_text
 from .inputs.token_layout import TokenLayout, token_layout
-from .layers.attention import attention_from_logits, shared_attention_by_layout, split_heads
+from .layers.aft import aft_by_layout, aft_weights
+from .layers.attention import attention_from_logits, shared_attention_by_layout, softmax, split_heads
 from .layers.precision import cast_once
 from .layers.spatial_gating_unit import SpatialProjection
-from .layers.synthetic_logits import DenseLogits, OffsetLogits, PerHeadLinear, RandomLogits, resized_parameter
+from .layers.synthetic_logits import DenseLogits, OffsetLogits, PerHeadLinear, resized_parameter
 from .mixins.attention_interface import UsesAttentionInterface
 from .mixins.package_features import PackageFeatures
 from .mixins.resizing import ResizableTokens
@@ -80,9 +82,8 @@ class HybridBertAttention(UsesAttentionInterface, nn.Module):
         return self.o_proj(attended.flatten(2)), weights
 
 
-LOGITS: dict[str, Callable[[HybridBertConfig], OffsetLogits | RandomLogits | DenseLogits]] = {
+LOGITS: dict[str, Callable[[HybridBertConfig], OffsetLogits | DenseLogits]] = {
     "random_synthesizer": lambda c: OffsetLogits(c.num_attention_heads, c.max_position_embeddings),
-    "random_positions": lambda c: RandomLogits(c.num_attention_heads, c.max_position_embeddings),
     "dense_synthesizer": DenseLogits,
 }
 """Layer type -> the logits that stand in the place of queries times keys, created from the configuration."""
@@ -126,14 +127,73 @@ class HybridBertSynthesizer(nn.Module):
         self.logits.resize(partial(resized, length=max_length))
 
 
+class HybridBertAFT(nn.Module):
+    """An Attention Free Transformer with a score per head and key (`aft`; arXiv 2105.14103, equation 2).
+
+    Head h gives token i `g_i sum_m p_im sum_j exp(w_ij + s_jm) v_j / sum_j exp(w_ij + s_jm)`. The logits w depend on
+    the offset j - i, the scores s of M mean queries on the state of token j, and their shares p, a softmax over m, on
+    that of token i. The gate `g_i = 2 sigmoid(x_i W + b)` is 1 at the start, and without `config.aft_gate` always.
+
+    This needs one matrix product for the whole batch, see `aft_attention`. `"eager"`, which returns the weights,
+    computes them for every sample.
+    """
+
+    def __init__(self, config: HybridBertConfig):
+        super().__init__()
+        heads, scores = config.num_attention_heads, config.num_attention_heads * config.num_mean_queries
+        self.config = config
+        self.head_dim = config.head_dim
+        self.dropout = config.attention_probs_dropout_prob
+        self.num_mean_queries = config.num_mean_queries
+        self.score_proj = nn.Linear(config.hidden_size, scores, bias=False)
+        self.share_proj = nn.Linear(config.hidden_size, scores) if config.num_mean_queries > 1 else None
+        self.gate_proj = nn.Linear(config.hidden_size, heads) if config.aft_gate else None
+        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.logits = OffsetLogits(heads, config.max_position_embeddings)
+
+    def forward(
+        self, hidden_states: torch.Tensor, layout: TokenLayout, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mix tokens; arguments and results as in `HybridBertAttention`."""
+        hidden_states = cast_once(hidden_states)
+        values = split_heads(self.v_proj(hidden_states), self.head_dim)
+        scores, shares = split_heads(self.score_proj(hidden_states), self.num_mean_queries), None
+        if self.share_proj is not None:
+            shares = softmax(split_heads(self.share_proj(hidden_states), self.num_mean_queries), values.dtype)
+        dropout = self.dropout if self.training else 0.0
+        eager = self.config._attn_implementation == "eager"
+        if eager or layout.seq_idx is not None:
+            weights = aft_weights(self.logits(layout), scores, shares, visible_keys(layout, values.device))
+            weights = weights.to(values.dtype)
+            mixed = (F.dropout(weights, dropout) @ values).transpose(1, 2)
+        else:
+            mixed = aft_by_layout(self.logits, scores, values, shares, layout, dropout)
+        if self.gate_proj is not None:
+            mixed = mixed * (2 * self.gate_proj(hidden_states).sigmoid())[..., None]
+        return self.o_proj(mixed.flatten(2)), weights if eager else None
+
+    @torch.no_grad()
+    def set_max_length(self, max_length: int) -> None:
+        """Change the maximum length. New logits are copies of those of the farthest tokens."""
+        self.logits.resize(partial(resized, length=max_length))
+
+
+MIXERS: dict[str, Callable[[HybridBertConfig], nn.Module]] = {
+    "full_attention": HybridBertAttention,
+    "aft": HybridBertAFT,
+    **{name: partial(HybridBertSynthesizer, token_mixer=name) for name in LOGITS},
+}
+"""Token mixer -> its module in a layer of BERT."""
+
+
 class HybridBertLayer(GradientCheckpointingLayer):
-    """A layer of BERT: attention or a Synthesizer, then a feed-forward layer, each with a residual and a norm."""
+    """A layer of BERT: a token mixer and a feed-forward layer, each with a residual and a norm."""
 
     def __init__(self, config: HybridBertConfig, layer_idx: int = 0):
         super().__init__()
         self.token_mixer = config.token_mixers[layer_idx]  # type: ignore[index]  # `__post_init__` has set it
-        is_full = self.token_mixer == "full_attention"
-        self.self_attn = HybridBertAttention(config) if is_full else HybridBertSynthesizer(config, self.token_mixer)
+        self.self_attn = MIXERS[self.token_mixer](config)
         self.self_attn_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
@@ -181,9 +241,9 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     _can_compile_fullgraph = True
     _can_record_outputs = {
         "hidden_states": [HybridBertLayer, GMLPLayer],
-        "attentions": [HybridBertAttention, HybridBertSynthesizer, AMLPAttention],
+        "attentions": [HybridBertAttention, HybridBertSynthesizer, HybridBertAFT, AMLPAttention],
     }
-    _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertPositions)
+    _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertAFT, HybridBertPositions)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # passes them on
         """Save the model as it is: `config.token_mixers` follows from its layers, some of which may have left."""
@@ -199,12 +259,14 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
         if isinstance(module, SpatialProjection):
             init.normal_(module.weight, std=self.config.spatial_initializer_range)
             init.ones_(module.bias)
-        elif isinstance(module, OffsetLogits | RandomLogits | PerHeadLinear):
+        elif isinstance(module, OffsetLogits | PerHeadLinear):
             init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, OffsetLogits):
             init.normal_(module.first, std=self.config.initializer_range)
         elif isinstance(module, PerHeadLinear) and module.bias is not None:
             init.zeros_(module.bias)
+        elif isinstance(module, HybridBertAFT) and module.gate_proj is not None:
+            init.zeros_(module.gate_proj.weight)
 
 
 class HybridBertModel(HybridBertPreTrainedModel):

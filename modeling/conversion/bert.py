@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...configuration.configuration_hybrid_bert import HybridBertConfig
 from ..inputs.entries_by_position import resized
-from ..inputs.token_layout import TokenLayout
-from ..layers.synthetic_logits import OffsetLogits, RandomLogits
-from ..modeling_hybrid_bert import BLOCKS, HybridBertModel, HybridBertSynthesizer
+from ..layers.synthetic_logits import OffsetLogits
+from ..modeling_hybrid_bert import BLOCKS, HybridBertModel
+from .bert_scores import filled, start_aft
 
 
 _MODULES = {
@@ -52,20 +53,22 @@ def hybrid_from_bert(
         bert: A `BertModel`, or a model with one.
         keep_layers: Numbers of the BERT's layers in the order of the new model's; `None` for all.
         token_mixers: Their token mixing in the new model, as in `HybridBertConfig`; `None` for `"full_attention"`.
-            Such layers are copied. `"random_synthesizer"` and `"random_positions"` copy all weights except those of
-            queries and keys, and start their logits at the logarithm of the layer's mean attention weight for each
-            head and offset, and for the first token as key. `"dense_synthesizer"` copies the same weights. `"gmlp"`
-            and `"amlp"` copy nothing.
-        batches: Texts to measure attention on, a few hundred sentences, padded on the right. Needed for the two types
-            that start with it.
-        overrides: Fields of the new configuration, e.g. `hidden_dropout_prob=0.0`.
+            Such layers are copied. `"random_synthesizer"` copies all weights except those of queries and keys, and
+            starts its logits at the logarithm of the layer's mean attention weight for each head and offset, and for
+            the first token as key. `"aft"` copies the same weights, and its scores and logits are nearest to the
+            layer's queries times keys, see `start_aft`. `"dense_synthesizer"` copies the same weights. `"gmlp"` and
+            `"amlp"` copy nothing.
+        batches: Texts to measure attention on, a few hundred sentences, padded on the right. Needed for
+            `"random_synthesizer"` and `"aft"`.
+        overrides: Fields of the new configuration, e.g. `hidden_dropout_prob=0.0` or `num_mean_queries=4`.
 
     Returns:
         The model, in evaluation mode, with the BERT's dtype. New weights are initialized at random.
 
     Raises:
         ValueError: If the model is not a BERT, layers do not exist, the number of `token_mixers` is another, texts are
-            missing, or an override belongs to the BERT's weights.
+            missing or have fewer different queries than `num_mean_queries`, or an override belongs to the BERT's
+            weights.
 
     Example:
     ```python
@@ -88,12 +91,25 @@ def hybrid_from_bert(
     model = HybridBertModel(_config(bert.config, types, overrides)).to(bert.dtype).eval()  # type: ignore[arg-type]
     copied = _copied_weights(bert, {i: source for i, source in enumerate(kept) if types[i] not in BLOCKS})
     model.load_state_dict({name: copied.get(name, own) for name, own in model.state_dict().items()})
-    mixers = {layer.self_attn: source for layer, source in zip(model.layers, kept, strict=True) if _is_random(layer)}
-    if mixers:
-        measured = mean_attention(bert, set(mixers.values()), batches)
-        for mixer, source in mixers.items():
-            _start_logits(mixer.logits, *measured[source])
+    if not {"random_synthesizer", "aft"}.isdisjoint(types):
+        batches = list(batches)
+        if not batches:
+            raise ValueError("Layers that start with a layer's attention need texts to measure it on: give `batches`.")
+        _start_layers(model, bert, kept, batches)
     return model
+
+
+def _start_layers(model: HybridBertModel, bert: PreTrainedModel, kept: Sequence[int], batches: list[Batch]) -> None:
+    types = model.config.token_mixers or []
+    measured = mean_attention(
+        bert, [source for source, name in zip(kept, types, strict=True) if name == "random_synthesizer"], batches
+    )
+    tiny = torch.finfo(torch.float32).tiny
+    for layer, source, name in zip(model.layers, kept, types, strict=True):
+        if name == "random_synthesizer":
+            _start_logits(layer.self_attn.logits, *(means.clamp(min=tiny).log() for means in measured[source]))
+        elif name == "aft":
+            _start_logits(layer.self_attn.logits, *start_aft(layer.self_attn, bert, source, batches))
 
 
 def _config(bert_config: PreTrainedConfig, token_mixers: Sequence[str], overrides: Mapping) -> HybridBertConfig:
@@ -117,11 +133,6 @@ def _copied_weights(bert: PreTrainedModel, source_of: Mapping[int, int]) -> dict
     return weights
 
 
-def _is_random(layer: torch.nn.Module) -> bool:
-    mixer = getattr(layer, "self_attn", None)
-    return isinstance(mixer, HybridBertSynthesizer) and isinstance(mixer.logits, OffsetLogits | RandomLogits)
-
-
 @torch.no_grad()
 def mean_attention(
     bert: PreTrainedModel, layers: Iterable[int], batches: Iterable[Batch]
@@ -137,9 +148,6 @@ def mean_attention(
         Layer -> the means for the offsets `-(N - 1)` to `N - 1`, shape `(2N - 1, heads)`, without those for the first
         token as key, and the means for that one, `(heads,)`. N is the length of the longest text. Offsets that do not
         occur have the value of the next smaller distance.
-
-    Raises:
-        ValueError: If there are no texts.
     """
     attention, training = bert.config._attn_implementation, bert.training
     n, heads = bert.config.max_position_embeddings, bert.config.num_attention_heads
@@ -162,36 +170,18 @@ def mean_attention(
                 total.index_add_(0, rows, weights.flatten(0, 1))
     finally:
         bert.train(training).set_attn_implementation(attention)
-    if not longest:
-        raise ValueError(
-            "Layers that start with a layer's mean attention need texts to measure it on: give `batches`."
-        )
     return {layer: _means(total, counts, n, longest) for layer, total in sums.items()}
 
 
 def _means(total: torch.Tensor, counts: torch.Tensor, n: int, longest: int) -> tuple[torch.Tensor, torch.Tensor]:
     means = total / counts.clamp(min=1)[:, None]
-    offsets = means[n - longest : n + longest - 1]
-    seen = counts[n - longest : n + longest - 1] > 0
-    for step in (1, -1):  # outwards from offset 0 to both sides
-        place = longest - 1
-        while 0 <= place + step < len(offsets):
-            if not seen[place + step]:
-                offsets[place + step] = offsets[place]
-            place += step
-    return offsets, means[-1]
+    part = slice(n - longest, n + longest - 1)
+    return filled(means[part], counts[part] > 0), means[-1]
 
 
 @torch.no_grad()
-def _start_logits(logits: OffsetLogits | RandomLogits, offsets: torch.Tensor, first: torch.Tensor) -> None:
-    """Set logits to the logarithms of mean weights, from `mean_attention`."""
-    tiny = torch.finfo(torch.float32).tiny
-    start = OffsetLogits(offsets.shape[1], len(offsets) // 2 + 1)
-    start.weight.copy_(offsets.clamp(min=tiny).log())
-    start.first.copy_(first.clamp(min=tiny).log())
-    n = len(logits.weight) // 2 + 1 if isinstance(logits, OffsetLogits) else logits.weight.shape[1]
-    start.resize(lambda tensor, dim: resized(tensor, dim, n))
-    if isinstance(logits, OffsetLogits):
-        logits.load_state_dict(start.state_dict())
-    else:
-        logits.weight.copy_(start(TokenLayout(n, n))[0])
+def _start_logits(logits: OffsetLogits, offsets: torch.Tensor, first: torch.Tensor) -> None:
+    """Set the logits of `n` offsets to each side; those farther away are copies of the farthest."""
+    n = len(logits.weight) // 2 + 1
+    logits.weight, logits.first.data = nn.Parameter(offsets.to(logits.weight)), first.to(logits.first)
+    logits.resize(lambda tensor, dim: resized(tensor, dim, n))

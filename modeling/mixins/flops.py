@@ -100,14 +100,23 @@ def _bert_layer_flops(projections: int, products: int) -> Callable[[PreTrainedCo
     return layer_flops
 
 
+def _aft_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
+    """FLOPs of a layer of BERT with scores in the place of queries and keys, and products with a column more."""
+    heads, scores = config.num_attention_heads, config.num_mean_queries * config.num_attention_heads
+    outputs = scores + (scores if config.num_mean_queries > 1 else 0) + (heads if config.aft_gate else 0)
+    products = length**2 * config.num_mean_queries * (config.hidden_size + heads)
+    layer = _bert_layer_flops(projections=2, products=0)(config, batch, length)
+    return layer + 2 * batch * (length * config.hidden_size * outputs + products)
+
+
 LAYER_FLOPS: dict[str, Callable[..., int]] = {
     "gmlp": gmlp_layer_flops,
     "amlp": amlp_layer_flops,
     "mlp_mixer": mlp_mixer_layer_flops,
     "synthesizer": synthesizer_layer_flops,
+    "aft": _aft_layer_flops,
     "full_attention": _bert_layer_flops(projections=4, products=2),
     "random_synthesizer": _bert_layer_flops(projections=2, products=1),
-    "random_positions": _bert_layer_flops(projections=2, products=1),
     "dense_synthesizer": _bert_layer_flops(projections=3, products=2),
 }
 """`model_type`, or a name in `token_mixers` -> formula for a layer."""

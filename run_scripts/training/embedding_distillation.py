@@ -47,6 +47,8 @@ SIMILARITY_WEIGHT, JOINED_SIMILARITY_WEIGHT = 20.0, 2.0
 STATES_EVERY = 4
 #: A text's partner is searched among this many texts. One text in this many gets the partner of another.
 PARTNERS, OTHERS_PARTNER_EVERY = 2048, 8
+#: Fields of the new layers, which a teacher does not have.
+AFT_FIELDS = ("num_mean_queries", "aft_gate")
 #: Column with the partners of single texts.
 PARTNER = "partner"
 
@@ -146,7 +148,8 @@ class EmbeddingTeacher(NoTeacher):
             if self.token_mixers is None:
                 encoder = keep_layers(encoder, self.kept_layers)
             else:
-                encoder = mix_layers(encoder, self.kept_layers, self.token_mixers, read_batches(*measured))
+                batches = read_batches(*measured)
+                encoder = mix_layers(encoder, self.kept_layers, self.token_mixers, batches, **self._aft)
             student[0].model = encoder
             for name, rate in self._dropout_rates.items():
                 setattr(encoder.config, name, rate)
@@ -216,6 +219,8 @@ class EmbeddingTeacher(NoTeacher):
         given = parse_overrides((arguments.config_overrides or "").strip())
         self._dropout_rates = {n: rate for n, rate in dropout_rates(model.config).items() if n not in given}
         self._width = given.pop("intermediate_size", None) if self.kept_layers else None
+        has_aft = "aft" in (self.token_mixers or ())
+        self._aft = {name: given.pop(name) for name in AFT_FIELDS if has_aft and name in given}
         overrides = merge_overrides({**dict.fromkeys(self._dropout_rates, 0.0), **given}, None)
         return dataclasses.replace(arguments, model_name_or_path=self.name, config_overrides=overrides)
 

@@ -139,7 +139,11 @@ def read_batches(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_l
 
 
 def mix_layers(
-    model: PreTrainedModel, kept: Sequence[int], token_mixers: Sequence[str], batches: Iterable[BatchEncoding]
+    model: PreTrainedModel,
+    kept: Sequence[int],
+    token_mixers: Sequence[str],
+    batches: Iterable[BatchEncoding],
+    **fields: Any,
 ) -> HybridBertModel:
     """A model of some of the layers of a BERT, with other token mixing in some of them; see `hybrid_from_bert`.
 
@@ -148,13 +152,14 @@ def mix_layers(
         kept: Indices of layers, from 0.
         token_mixers: Their token mixing.
         batches: Texts to measure attention on, from `read_batches`.
+        fields: Fields of the new layers, such as `num_mean_queries`.
 
     Raises:
         UserError: If an index is unknown or given twice, a type is unknown, or the model is not a BERT.
     """
     _check_layers(kept, _list_of_layers(model)[1])
     try:
-        return hybrid_from_bert(model, kept, token_mixers, batches)
+        return hybrid_from_bert(model, kept, token_mixers, batches, **fields)
     except ValueError as error:
         raise UserError(f"--token_mixers: {error}") from error
 

@@ -68,18 +68,33 @@ def test_full_attention_alone_is_bert(bert, implementation):
         torch.testing.assert_close(model.get_submodule(ours).weight.grad, bert.get_submodule(theirs).weight.grad)
 
 
+def aft_weights(mixer, states: torch.Tensor, head: int, query: int) -> torch.Tensor:
+    """Equation 2 of arXiv 2105.14103 with a score per head, mixed over its mean queries."""
+    count, total = mixer.num_mean_queries, 0.0
+    own = slice(head * count, (head + 1) * count)
+    shares = torch.ones(1, dtype=states.dtype)
+    if count > 1:
+        shares = (mixer.share_proj.weight[own] @ states[query] + mixer.share_proj.bias[own]).softmax(0)
+    for share, score in zip(shares, mixer.score_proj.weight[own], strict=True):
+        keys = range(len(states))
+        w = [mixer.logits.first[head] if j == 0 else mixer.logits.weight[10 + j - query, head] for j in keys]
+        terms = torch.stack([torch.exp(w[j] + score @ states[j]) for j in keys])
+        total = total + share * terms / terms.sum()
+    return total
+
+
 def synthesizer_weights(layer, states: torch.Tensor, head: int, query: int) -> torch.Tensor:
     """The weights of a row's tokens, one number at a time."""
     mixer, n, token_mixer = layer.self_attn, 11, layer.self_attn.config.token_mixers[0]
     logits, numbers = mixer.logits, []
+    if token_mixer == "aft":
+        return aft_weights(mixer, states, head, query)
     for key in range(len(states)):
         if token_mixer == "random_synthesizer":
             numbers.append(logits.first[head] if key == 0 else logits.weight[n - 1 + key - query, head])
-        elif token_mixer == "dense_synthesizer":
+        else:
             first = F.relu(logits.first.first_proj(states[query]))[head * mixer.head_dim : (head + 1) * mixer.head_dim]
             numbers.append(logits.second.weight[head, key] @ first + logits.second.bias[head, key])
-        else:
-            numbers.append(logits.weight[head, query, key])
     return torch.stack(numbers).softmax(0)
 
 
@@ -93,18 +108,28 @@ def synthesizer_layer(layer, states: torch.Tensor) -> torch.Tensor:
             for query in range(len(states))
         ]
     )
+    if getattr(mixer, "gate_proj", None) is not None:
+        mixed = mixed * (2 * mixer.gate_proj(states).sigmoid()).repeat_interleave(mixer.head_dim, dim=1)
     norm = lambda x, module: F.layer_norm(x, x.shape[-1:], module.weight, module.bias, 1e-12)  # noqa: E731
     states = norm(states + mixer.o_proj(mixed), layer.self_attn_norm)
     return norm(states + layer.proj_out(F.gelu(layer.proj_in(states))), layer.mlp_norm)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("token_mixer", ["random_synthesizer", "random_positions", "dense_synthesizer"])
+@pytest.mark.parametrize(
+    ("token_mixer", "fields"),
+    [
+        ("random_synthesizer", {}),
+        ("dense_synthesizer", {}),
+        ("aft", {}),
+        ("aft", {"num_mean_queries": 3, "aft_gate": True}),
+    ],
+)
 @given(data=st.data())
-def test_a_synthesizer_equals_the_formula_with_padding_on_either_side(
-    token_mixer, implementation, data, build, pad, padded_layouts
+def test_a_mixer_equals_its_formula_with_padding_on_either_side(
+    token_mixer, fields, implementation, data, build, pad, padded_layouts
 ):
-    model = build(token_mixers=[token_mixer])
+    model = build(token_mixers=[token_mixer], **fields)
     model.set_attn_implementation(implementation)
     lengths, padded, offsets = data.draw(padded_layouts())
     rows = [torch.randint(37, (length,)) for length in lengths]

@@ -3,6 +3,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaModel
 
 from tokenmixers.modeling.conversion.bert import hybrid_from_bert, mean_attention
+from tokenmixers.modeling.inputs.token_layout import TokenLayout
 from tokenmixers.modeling.modeling_hybrid_bert import HybridBertModel
 
 
@@ -16,6 +17,9 @@ def bert(randomise):
 def batches():
     masks = (torch.arange(width) < torch.tensor(lengths)[:, None] for width, lengths in ((6, [2, 6, 1]), (5, [5, 3])))
     return [{"input_ids": torch.randint(37, mask.shape), "attention_mask": mask.long()} for mask in masks]
+
+
+TEXT = {"input_ids": torch.tensor([[1, 2, 3, 4]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
 
 
 def means(bert, layer, batches):
@@ -32,9 +36,8 @@ def means(bert, layer, batches):
     return {key: sum(numbers) / len(numbers) for key, numbers in sums.items()}
 
 
-@pytest.mark.parametrize("token_mixer", ["random_synthesizer", "random_positions"])
-def test_logits_start_at_the_mean_attention(bert, batches, token_mixer):
-    model = hybrid_from_bert(bert, [2, 1], [token_mixer, "full_attention"], batches)
+def test_logits_start_at_the_mean_attention(bert, batches):
+    model = hybrid_from_bert(bert, [2, 1], ["random_synthesizer", "full_attention"], batches)
     assert bert.config._attn_implementation == "sdpa"
     logits, expected = model.layers[0].self_attn.logits, means(bert, 2, batches)
     # Offsets from -4, as the first token's are counted apart, to 5; farther ones are those of the outermost.
@@ -42,10 +45,7 @@ def test_logits_start_at_the_mean_attention(bert, batches, token_mixer):
         for i in range(9):
             for j in range(9):
                 key = (head, min(max(j - i, -4), 5) if j else "first")
-                if token_mixer == "random_positions":
-                    found = logits.weight[head, i, j]
-                else:
-                    found = logits.first[head] if j == 0 else logits.weight[8 + j - i, head]
+                found = logits.first[head] if j == 0 else logits.weight[8 + j - i, head]
                 assert found.exp().item() == pytest.approx(expected[key], rel=1e-4)
 
 
@@ -78,6 +78,49 @@ def test_a_model_with_a_head_and_another_dtype(bert):
     assert torch.equal(model.layers[0].proj_in.bias, with_head.bert.encoder.layer[1].intermediate.dense.bias)
 
 
+def outputs(model, batch):
+    return model(**batch).last_hidden_state[batch["attention_mask"].bool()]
+
+
+def test_aft_equals_attention_with_constant_queries(bert, batches):
+    for layer in bert.encoder.layer:
+        torch.nn.init.zeros_(layer.attention.self.query.weight)
+    model = hybrid_from_bert(bert, None, ["aft"] * 4, batches)
+    for batch in batches:
+        torch.testing.assert_close(outputs(model, batch), outputs(bert, batch), atol=1e-5, rtol=0)
+
+
+def test_aft_equals_attention_with_as_many_mean_queries_as_queries(bert, batches):
+    with torch.no_grad():  # two states in the first layer, those of even and odd ids
+        embeddings = bert.embeddings
+        embeddings.position_embeddings.weight.zero_()
+        embeddings.word_embeddings.weight[:] = embeddings.word_embeddings.weight[0]
+        embeddings.word_embeddings.weight[::2] *= -1
+    bert.encoder.layer, bert.config.num_hidden_layers = bert.encoder.layer[:1], 1
+    model = hybrid_from_bert(bert, None, ["aft"], batches, num_mean_queries=2)
+    for batch in batches:
+        torch.testing.assert_close(outputs(model, batch), outputs(bert, batch), atol=1e-5, rtol=0)
+
+
+def test_offsets_of_aft_are_the_least_squares_solution(bert):
+    """Against PyTorch's solver of the whole problem: an equation for each pair of tokens, an unknown for each row."""
+    mixer = hybrid_from_bert(bert, [2], ["aft"], [TEXT]).layers[0].self_attn
+    attention = bert.encoder.layer[2].attention.self
+    states = bert(**TEXT, output_hidden_states=True).hidden_states[2][0]
+    query, key = (part(states).unflatten(1, (3, 4)) for part in (attention.query, attention.key))
+    wanted = (torch.einsum("ihd,jhd->hij", query, key) / 2 - mixer.score_proj(states).mT[:, None]).flatten(1)
+    equations = torch.zeros(4, 4, 12)
+    for i in range(4):
+        for j in range(4):
+            equations[i, j, 7 if j == 0 else 3 + j - i] = equations[i, j, 8 + i] = 1
+    equations = equations.flatten(0, 1)
+    solved = equations @ torch.linalg.lstsq(equations, wanted.mT, driver="gelsd").solution
+    expected = solved.mT.unflatten(1, (4, 4))
+    found = mixer.logits(TokenLayout(4, 4))[0]  # up to a constant for each row
+    found, expected = (logits - logits.mean(-1, keepdim=True) for logits in (found, expected))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_offsets_without_attention_have_finite_logits(bert, batches):
     with torch.no_grad():
         bert.encoder.layer[1].attention.self.query.weight.mul_(1e6)  # all attention is on one token
@@ -99,8 +142,11 @@ def test_measuring_is_without_dropout_and_restores_the_model(bert, batches):
         (([0, 4],), {}, "There is no layer 4 to keep: the model's layers have the numbers 0 to 3"),
         (([-1],), {}, "There is no layer -1"),
         (([0, 1], ["full_attention"]), {}, "one type for each of the 2 layers, got 1"),
-        (([0], ["mean"]), {}, "names among full_attention, random_synthesizer, .*; got 'mean'"),
+        (([0], ["mean"]), {}, "names among full_attention, aft, .*; got 'mean'"),
         (([0], ["random_synthesizer"]), {}, "need texts to measure it on: give `batches`"),
+        (([0], ["aft"]), {}, "need texts to measure it on: give `batches`"),
+        (([0], ["aft"], [TEXT]), {"num_mean_queries": 9}, "`num_mean_queries=9` must be at most .* queries .*, 4"),
+        (([0], ["aft"], [TEXT]), {"num_mean_queries": 0}, "`num_mean_queries` must be at least 1, got 0"),
         (([0],), {"hidden_size": 24}, "`hidden_size=24` does not fit the BERT's weights, for which it is 12"),
         (([0],), {"num_attention_heads": 2}, "`num_attention_heads=2` does not fit"),
     ],

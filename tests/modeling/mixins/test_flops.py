@@ -32,6 +32,9 @@ EXTRA = {
 }
 
 
+TYPES = [name for name in get_args(TokenMixer) if name != "aft"]  # whose product is not that of "eager"
+
+
 def counted(model: torch.nn.Module, mode=torch.no_grad, **inputs: torch.Tensor) -> int:
     # PyTorch has no formula for the attention of CPUs, FFTs and other kernels: let it count the plain products.
     for module in model.modules():
@@ -58,7 +61,7 @@ def test_every_head_counts_what_torch_counts(name, batch, length, data):
         fields["gate_type"] = data.draw(st.sampled_from(["split", "linear", "additive", "multiplicative"]))
         fields["spatial_weight_type"] = data.draw(st.sampled_from(["toeplitz", "full"]))
     if family == "hybrid_bert":
-        fields["token_mixers"] = data.draw(st.lists(st.sampled_from(get_args(TokenMixer)), min_size=2, max_size=2))
+        fields["token_mixers"] = data.draw(st.lists(st.sampled_from(TYPES), min_size=2, max_size=2))
     if "Causal" in name:
         fields["is_decoder"] = True
     if re.search("Image|Backbone", name):
@@ -75,6 +78,15 @@ def test_every_head_counts_what_torch_counts(name, batch, length, data):
     inputs = {"input_ids": torch.ones(shape, dtype=torch.long)}
     found = counted(model, **inputs)
     assert model.forward_flops(batch * (2 if "MultipleChoice" in name else 1), length) == found
+
+
+@given(batch=st.integers(1, 3), length=st.integers(1, 12), num_mean_queries=st.integers(1, 3), aft_gate=st.booleans())
+def test_aft_counts_the_product_for_the_batch(batch, length, num_mean_queries, aft_gate):
+    fields = {**SIZES, **EXTRA["hybrid_bert"], "num_mean_queries": num_mean_queries, "aft_gate": aft_gate}
+    model = tokenmixers.HybridBertModel(tokenmixers.HybridBertConfig(token_mixers=["aft"] * 2, **fields)).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(torch.ones(batch, length, dtype=torch.long))
+    assert counter.get_total_flops() == model.forward_flops(batch, length)
 
 
 COMPONENTS = ["vanilla", "dense", "random", "fixed_random", "factorized_dense", "factorized_random", "relative"]

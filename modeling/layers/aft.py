@@ -1,0 +1,114 @@
+"""The Attention Free Transformer (arXiv 2105.14103) with a score per head and key, in two forms with one result."""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from ..inputs.attention_maps import move_padding_right, take_tokens, visible_keys
+from ..inputs.token_layout import TokenLayout
+from .precision import no_autocast
+
+
+def aft_weights(
+    offsets: torch.Tensor, scores: torch.Tensor, mixture: torch.Tensor | None, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Weights of each sample: `sum_m p_im exp(w_ij + s_jm) / sum_j exp(w_ij + s_jm)` (after equation 2).
+
+    Args:
+        offsets: The logits w, shape `(batch or 1, heads, queries, keys)`.
+        scores: The scores s, shape `(batch, heads, keys, M)`.
+        mixture: The shares p, shape `(batch, heads, queries, M)`; `None` for M = 1.
+        mask: Boolean, true for visible keys, broadcastable to `offsets`; `None` if all are visible.
+
+    Returns:
+        Shape `(batch, heads, queries, keys)`, float32 or float64; zeros for queries that see nothing.
+    """
+    exact_dtype = torch.promote_types(scores.dtype, torch.float32)
+    logits = offsets.to(exact_dtype)[:, :, None] + scores.to(exact_dtype).mT[:, :, :, None]
+    if mask is not None:
+        logits = logits.masked_fill(~mask[:, :, None], torch.finfo(exact_dtype).min)
+    weights = logits.softmax(dim=-1)
+    if mixture is None:
+        weights = weights.squeeze(2)
+    else:
+        weights = (mixture.to(exact_dtype).movedim(-1, 2)[..., None] * weights).sum(dim=2)
+    return weights if mask is None else weights.masked_fill(~mask, 0)
+
+
+def aft_attention(
+    offsets: torch.Tensor,
+    scores: torch.Tensor,
+    values: torch.Tensor,
+    mixture: torch.Tensor | None,
+    padding_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """`aft_weights` times values, as one matrix product for the whole batch: `(E (t * V)) / (E t)`.
+
+    Here E = exp(w) and t = exp(s), which is one more column of the values. The result is exact up to rounding if the
+    sum of some visible offset and score is within 80 of the sum of their maxima; smaller ones are raised to 115 below
+    their maximum, and the result is finite. Dropout acts on keys, as in `shared_attention`.
+
+    Args:
+        offsets: Shape `(1, heads, queries, keys)`.
+        scores: Shape `(batch, heads, keys, M)`.
+        values: Shape `(batch, heads, keys, head_dim)`.
+        mixture: Shape `(batch, heads, queries, M)`; `None` for M = 1.
+        padding_mask: Boolean, true for real keys, shape `(batch, keys)`; `None` without padding.
+        dropout: Dropout rate for keys.
+
+    Returns:
+        Shape `(batch, queries, heads, head_dim)`; zeros in rows of padding only.
+    """
+    batch, num_heads, num_keys, _ = values.shape
+    dtype = values.dtype
+    work_dtype = torch.float32 if dtype == torch.float16 else dtype  # whose range is too small for E
+    exact_dtype = torch.promote_types(dtype, torch.float32)
+    weights = _scaled_exp(offsets[0].to(exact_dtype), -1, None).to(work_dtype)
+    real = None if padding_mask is None else padding_mask[:, None, :, None]
+    factors = _scaled_exp(scores.to(exact_dtype), 2, real).to(work_dtype)
+    if dropout:
+        values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
+    columns = factors[..., None] * F.pad(values.to(work_dtype), (0, 1), value=1.0)[:, :, :, None]
+    with no_autocast(values.device):
+        columns = columns.permute(1, 2, 0, 3, 4)
+        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:]).permute(2, 1, 0, 3, 4)
+    mixed = mixed[..., :-1] / mixed[..., -1:].clamp(min=torch.finfo(torch.float32).tiny)
+    if mixture is None:
+        return mixed.squeeze(3).to(dtype)
+    return (mixture.to(work_dtype).transpose(1, 2)[..., None] * mixed).sum(dim=3).to(dtype)
+
+
+def _scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None) -> torch.Tensor:
+    """`exp` with the largest visible number scaled to e^30, and the others no further than 115 below; 0 if hidden."""
+    shown = logits.detach()
+    if visible is not None:
+        shown = shown.masked_fill(~visible, torch.finfo(logits.dtype).min)
+    scaled = (logits - shown.amax(dim=dim, keepdim=True)).clamp(min=-115, max=0).add(30).exp()
+    return scaled if visible is None else scaled.masked_fill(~visible, 0)
+
+
+def aft_by_layout(
+    logits: Callable[[TokenLayout], torch.Tensor],
+    scores: torch.Tensor,
+    values: torch.Tensor,
+    mixture: torch.Tensor | None,
+    layout: TokenLayout,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """`aft_attention` after left padding is moved to the right; arguments and result as there.
+
+    `logits` returns the offsets of a layout. Rows share `layout` except for padding and given positions.
+    """
+    layout, moves = move_padding_right(layout)
+    if moves is not None:
+        moved = (scores, values) if mixture is None else (scores, values, mixture)
+        scores, values, *rest = (take_tokens(x.transpose(1, 2), moves[0]).transpose(1, 2) for x in moved)
+        mixture = rest[0] if rest else None
+    offsets = logits(layout)
+    if offsets.shape[0] > 1:  # positions differ between rows
+        weights = aft_weights(offsets, scores, mixture, visible_keys(layout, values.device))
+        return (F.dropout(weights.to(values.dtype), dropout) @ values).transpose(1, 2)
+    output = aft_attention(offsets, scores, values, mixture, layout.padding_mask, dropout)
+    return output if moves is None else take_tokens(output, moves[1])
