@@ -134,8 +134,8 @@ class HybridBertAFT(nn.Module):
     the offset j - i, the scores s of M mean queries on the state of token j, and their shares p, a softmax over m, on
     that of token i. The gate `g_i = 2 sigmoid(x_i W + b)` is 1 at the start, and without `config.aft_gate` always.
 
-    This needs one matrix product for the whole batch, see `aft_attention`. `"eager"`, which returns the weights,
-    computes them for every sample.
+    With one mean query this needs one matrix product for the whole batch, see `aft_attention`. `"eager"` returns the
+    weights, which it computes for every sample.
     """
 
     def __init__(self, config: HybridBertConfig):

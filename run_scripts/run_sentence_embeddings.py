@@ -98,8 +98,8 @@ class EmbeddingTeacherArguments:
     token_mixers: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Token mixing of each kept layer of a BERT, e.g. random_synthesizer full_attention "
-            "full_attention: the student is a HybridBert."
+            "help": "Token mixing of each kept layer of a BERT, e.g. aft aft full_attention: the student is a "
+            "HybridBert."
         },
     )
     copy_token_embeddings: bool = field(

@@ -811,21 +811,6 @@ def is_exporting() -> bool:
 
 
 # --- modeling/inputs/entries_by_position.py
-def query_key_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
-    """Entries of `(heads, N, N)` for all pairs of a query and a key, `(batch or 1, heads, queries, keys)`."""
-    if layout.positions is None:
-        return first_entries(query_entries(weight, layout), 2, layout.key_length)[None]
-    rows, columns = layout.query_positions(weight.device), layout.positions
-    return weight[:, rows[:, :, None], columns[:, None, :]].transpose(0, 1)
-
-
-def query_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
-    """Entries of `(heads, N, ...)` for the queries, `(heads, queries, ...)`; `layout.positions` must be `None`."""
-    if isinstance(layout.new_tokens, slice) and not is_exporting():
-        return weight[:, layout.past_length : layout.past_length + layout.query_length]
-    return weight.index_select(1, layout.query_index(weight.device))
-
-
 def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
     """The first `length` entries along a dimension that is as long or longer."""
     if not is_exporting():
@@ -858,6 +843,95 @@ def cast_once(tensor: torch.Tensor) -> torch.Tensor:
     """Under autocast, cast a tensor that several matrix products, or all rows of one, read to their dtype."""
     dtype = autocast_dtype(tensor.device)
     return tensor if dtype is None or tensor.dtype == torch.float64 else tensor.to(dtype)
+
+
+# --- modeling/layers/aft.py
+def aft_weights(
+    offsets: torch.Tensor, scores: torch.Tensor, mixture: torch.Tensor | None, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Weights of each sample: `sum_m p_im exp(w_ij + s_jm) / sum_j exp(w_ij + s_jm)` (after equation 2)."""
+    exact_dtype = torch.promote_types(scores.dtype, torch.float32)
+    logits = offsets.to(exact_dtype)[:, :, None] + scores.to(exact_dtype).mT[:, :, :, None]
+    if mask is not None:
+        logits = logits.masked_fill(~mask[:, :, None], torch.finfo(exact_dtype).min)
+    weights = logits.softmax(dim=-1)
+    if mixture is None:
+        weights = weights.squeeze(2)
+    else:
+        weights = (mixture.to(exact_dtype).movedim(-1, 2)[..., None] * weights).sum(dim=2)
+    return weights if mask is None else weights.masked_fill(~mask, 0)
+
+
+def aft_attention(
+    offsets: torch.Tensor,
+    scores: torch.Tensor,
+    values: torch.Tensor,
+    mixture: torch.Tensor | None,
+    padding_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """`aft_weights` times values, with exp(w) for the whole batch: `(E (t * V)) / (E t)`, E = exp(w), t = exp(s).
+
+    For M = 1 this is one matrix product, in which t is one more column of the values. For M > 1 the weights of a
+    sample are `E * ((p / (E t)) t^T)`. The result is exact up to rounding if the sum of some visible offset and score
+    is within 80 of the sum of their maxima; smaller ones are raised to 115 below their maximum, and the result is
+    finite. Dropout acts on keys, as in `shared_attention`.
+    """
+    batch, num_heads, num_keys, _ = values.shape
+    dtype = values.dtype
+    work_dtype = torch.float32 if dtype == torch.float16 else dtype  # whose range is too small for E
+    exact_dtype = torch.promote_types(dtype, torch.float32)
+    weights = _scaled_exp(offsets[0].to(exact_dtype), -1, None).to(work_dtype)
+    real = None if padding_mask is None else padding_mask[:, None, :, None]
+    factors = _scaled_exp(scores.to(exact_dtype), 2, real).to(work_dtype)
+    if dropout:
+        values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
+    tiny = torch.finfo(torch.float32).tiny
+    with no_autocast(values.device):
+        if mixture is not None:
+            # A map per sample has fewer numbers than M results per token, unless texts are long.
+            totals = weights @ factors.permute(1, 2, 0, 3).flatten(2)
+            totals = totals.unflatten(-1, (batch, -1)).permute(2, 0, 1, 3).clamp(min=tiny)
+            weights = weights * ((mixture.to(work_dtype) / totals) @ factors.mT)
+            return (weights @ values.to(work_dtype)).transpose(1, 2).to(dtype)
+        columns = factors * F.pad(values.to(work_dtype), (0, 1), value=1.0)
+        columns = columns.permute(1, 2, 0, 3)
+        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:]).permute(2, 1, 0, 3)
+    return (mixed[..., :-1] / mixed[..., -1:].clamp(min=tiny)).to(dtype)
+
+
+def _scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None) -> torch.Tensor:
+    """`exp` with the largest visible number scaled to e^30, and the others no further than 115 below; 0 if hidden."""
+    shown = logits.detach()
+    if visible is not None:
+        shown = shown.masked_fill(~visible, torch.finfo(logits.dtype).min)
+    scaled = (logits - shown.amax(dim=dim, keepdim=True)).clamp(min=-115, max=0).add(30).exp()
+    return scaled if visible is None else scaled.masked_fill(~visible, 0)
+
+
+def aft_by_layout(
+    logits: Callable[[TokenLayout], torch.Tensor],
+    scores: torch.Tensor,
+    values: torch.Tensor,
+    mixture: torch.Tensor | None,
+    layout: TokenLayout,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """`aft_attention` after left padding is moved to the right; arguments and result as there.
+
+    `logits` returns the offsets of a layout. Rows share `layout` except for padding and given positions.
+    """
+    layout, moves = move_padding_right(layout)
+    if moves is not None:
+        moved = (scores, values) if mixture is None else (scores, values, mixture)
+        scores, values, *rest = (take_tokens(x.transpose(1, 2), moves[0]).transpose(1, 2) for x in moved)
+        mixture = rest[0] if rest else None
+    offsets = logits(layout)
+    if offsets.shape[0] > 1:  # positions differ between rows
+        weights = aft_weights(offsets, scores, mixture, visible_keys(layout, values.device))
+        return (F.dropout(weights.to(values.dtype), dropout) @ values).transpose(1, 2)
+    output = aft_attention(offsets, scores, values, mixture, layout.padding_mask, dropout)
+    return output if moves is None else take_tokens(output, moves[1])
 
 
 # --- modeling/layers/attention.py
@@ -1111,30 +1185,6 @@ def resized_parameter(parameter: torch.Tensor, resize: Resize, *dims: int) -> nn
     for dim in dims:
         parameter = resize(parameter, dim)
     return nn.Parameter(parameter, requires_grad=is_trained)
-
-
-class RandomLogits(nn.Module):
-    """A matrix of logits per head, shared by all inputs: `weight`, `(heads, N, N)`, query first."""
-
-    def __init__(self, num_heads: int, max_length: int, trainable: bool = True):
-        super().__init__()
-        weight = torch.zeros(num_heads, max_length, max_length)
-        if trainable:
-            self.weight = nn.Parameter(weight)
-        else:
-            self.register_buffer("weight", weight)
-
-    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
-        # Even without gradients, a view of a parameter claims to require one, and PyTorch's module trackers fail.
-        weight = self.weight if torch.is_grad_enabled() else self.weight.detach()
-        return query_key_entries(weight, layout)
-
-    def resize(self, resize: Resize) -> None:
-        """Change N; see `ResizableSynthesizer.resize_position_embeddings`."""
-        if isinstance(self.weight, nn.Parameter):
-            self.weight = resized_parameter(self.weight, resize, 1, 2)
-        else:
-            self.weight = resize(resize(self.weight, 1), 2)
 
 
 class OffsetLogits(nn.Module):
@@ -1499,9 +1549,8 @@ class HybridBertAttention(UsesAttentionInterface, nn.Module):
         return self.o_proj(attended.flatten(2)), weights
 
 
-LOGITS: dict[str, Callable[[HybridBertConfig], OffsetLogits | RandomLogits | DenseLogits]] = {
+LOGITS: dict[str, Callable[[HybridBertConfig], OffsetLogits | DenseLogits]] = {
     "random_synthesizer": lambda c: OffsetLogits(c.num_attention_heads, c.max_position_embeddings),
-    "random_positions": lambda c: RandomLogits(c.num_attention_heads, c.max_position_embeddings),
     "dense_synthesizer": DenseLogits,
 }
 """Layer type -> the logits that stand in the place of queries times keys, created from the configuration."""
@@ -1545,14 +1594,73 @@ class HybridBertSynthesizer(nn.Module):
         self.logits.resize(partial(resized, length=max_length))
 
 
+class HybridBertAFT(nn.Module):
+    """An Attention Free Transformer with a score per head and key (`aft`; arXiv 2105.14103, equation 2).
+
+    Head h gives token i `g_i sum_m p_im sum_j exp(w_ij + s_jm) v_j / sum_j exp(w_ij + s_jm)`. The logits w depend on
+    the offset j - i, the scores s of M mean queries on the state of token j, and their shares p, a softmax over m, on
+    that of token i. The gate `g_i = 2 sigmoid(x_i W + b)` is 1 at the start, and without `config.aft_gate` always.
+
+    With one mean query this needs one matrix product for the whole batch, see `aft_attention`. `"eager"` returns the
+    weights, which it computes for every sample.
+    """
+
+    def __init__(self, config: HybridBertConfig):
+        super().__init__()
+        heads, scores = config.num_attention_heads, config.num_attention_heads * config.num_mean_queries
+        self.config = config
+        self.head_dim = config.head_dim
+        self.dropout = config.attention_probs_dropout_prob
+        self.num_mean_queries = config.num_mean_queries
+        self.score_proj = nn.Linear(config.hidden_size, scores, bias=False)
+        self.share_proj = nn.Linear(config.hidden_size, scores) if config.num_mean_queries > 1 else None
+        self.gate_proj = nn.Linear(config.hidden_size, heads) if config.aft_gate else None
+        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.logits = OffsetLogits(heads, config.max_position_embeddings)
+
+    def forward(
+        self, hidden_states: torch.Tensor, layout: TokenLayout, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mix tokens; arguments and results as in `HybridBertAttention`."""
+        hidden_states = cast_once(hidden_states)
+        values = split_heads(self.v_proj(hidden_states), self.head_dim)
+        scores, shares = split_heads(self.score_proj(hidden_states), self.num_mean_queries), None
+        if self.share_proj is not None:
+            shares = softmax(split_heads(self.share_proj(hidden_states), self.num_mean_queries), values.dtype)
+        dropout = self.dropout if self.training else 0.0
+        eager = self.config._attn_implementation == "eager"
+        if eager or layout.seq_idx is not None:
+            weights = aft_weights(self.logits(layout), scores, shares, visible_keys(layout, values.device))
+            weights = weights.to(values.dtype)
+            mixed = (F.dropout(weights, dropout) @ values).transpose(1, 2)
+        else:
+            mixed = aft_by_layout(self.logits, scores, values, shares, layout, dropout)
+        if self.gate_proj is not None:
+            mixed = mixed * (2 * self.gate_proj(hidden_states).sigmoid())[..., None]
+        return self.o_proj(mixed.flatten(2)), weights if eager else None
+
+    @torch.no_grad()
+    def set_max_length(self, max_length: int) -> None:
+        """Change the maximum length. New logits are copies of those of the farthest tokens."""
+        self.logits.resize(partial(resized, length=max_length))
+
+
+MIXERS: dict[str, Callable[[HybridBertConfig], nn.Module]] = {
+    "full_attention": HybridBertAttention,
+    "aft": HybridBertAFT,
+    **{name: partial(HybridBertSynthesizer, token_mixer=name) for name in LOGITS},
+}
+"""Token mixer -> its module in a layer of BERT."""
+
+
 class HybridBertLayer(GradientCheckpointingLayer):
-    """A layer of BERT: attention or a Synthesizer, then a feed-forward layer, each with a residual and a norm."""
+    """A layer of BERT: a token mixer and a feed-forward layer, each with a residual and a norm."""
 
     def __init__(self, config: HybridBertConfig, layer_idx: int = 0):
         super().__init__()
         self.token_mixer = config.token_mixers[layer_idx]  # type: ignore[index]  # `__post_init__` has set it
-        is_full = self.token_mixer == "full_attention"
-        self.self_attn = HybridBertAttention(config) if is_full else HybridBertSynthesizer(config, self.token_mixer)
+        self.self_attn = MIXERS[self.token_mixer](config)
         self.self_attn_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
@@ -1600,9 +1708,9 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     _can_compile_fullgraph = True
     _can_record_outputs = {
         "hidden_states": [HybridBertLayer, GMLPLayer],
-        "attentions": [HybridBertAttention, HybridBertSynthesizer, AMLPAttention],
+        "attentions": [HybridBertAttention, HybridBertSynthesizer, HybridBertAFT, AMLPAttention],
     }
-    _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertPositions)
+    _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertAFT, HybridBertPositions)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # passes them on
         """Save the model as it is: `config.token_mixers` follows from its layers, some of which may have left."""
@@ -1618,12 +1726,14 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
         if isinstance(module, SpatialProjection):
             init.normal_(module.weight, std=self.config.spatial_initializer_range)
             init.ones_(module.bias)
-        elif isinstance(module, OffsetLogits | RandomLogits | PerHeadLinear):
+        elif isinstance(module, OffsetLogits | PerHeadLinear):
             init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, OffsetLogits):
             init.normal_(module.first, std=self.config.initializer_range)
         elif isinstance(module, PerHeadLinear) and module.bias is not None:
             init.zeros_(module.bias)
+        elif isinstance(module, HybridBertAFT) and module.gate_proj is not None:
+            init.zeros_(module.gate_proj.weight)
 
 
 class HybridBertModel(HybridBertPreTrainedModel):

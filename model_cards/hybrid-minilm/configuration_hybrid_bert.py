@@ -193,7 +193,7 @@ class ValidatedConfig(ImageInputs, SelfContainedConfig):
 
 
 # --- configuration/configuration_hybrid_bert.py
-TokenMixer = Literal["full_attention", "random_synthesizer", "random_positions", "dense_synthesizer", "gmlp", "amlp"]
+TokenMixer = Literal["full_attention", "aft", "random_synthesizer", "dense_synthesizer", "gmlp", "amlp"]
 
 
 @strict_configuration
@@ -230,6 +230,8 @@ class HybridBertConfig(ValidatedConfig):
     classifier_pooling: Literal["cls", "mean", "normalized_mean"] = "cls"
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
+    num_mean_queries: int = 1
+    aft_gate: bool = False
     attention_size: int = 64
     spatial_weight_type: Literal["toeplitz", "full"] = "toeplitz"
     spatial_initializer_range: float | int = 1e-6
@@ -282,7 +284,9 @@ class HybridBertConfig(ValidatedConfig):
 
     def validate_architecture(self) -> None:
         """Check the sizes; strict validation calls this at construction and when saving."""
-        check_least(self, 1, "num_attention_heads", "attention_size")  # first, because `head_dim` divides by it
+        check_least(
+            self, 1, "num_attention_heads", "attention_size", "num_mean_queries"
+        )  # first, because `head_dim` divides by it
         super().validate_architecture()
         check_rates(self, "attention_probs_dropout_prob")
         check_not_negative(self, "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range")

@@ -44,11 +44,12 @@ def aft_attention(
     padding_mask: torch.Tensor | None,
     dropout: float = 0.0,
 ) -> torch.Tensor:
-    """`aft_weights` times values, as one matrix product for the whole batch: `(E (t * V)) / (E t)`.
+    """`aft_weights` times values, with exp(w) for the whole batch: `(E (t * V)) / (E t)`, E = exp(w), t = exp(s).
 
-    Here E = exp(w) and t = exp(s), which is one more column of the values. The result is exact up to rounding if the
-    sum of some visible offset and score is within 80 of the sum of their maxima; smaller ones are raised to 115 below
-    their maximum, and the result is finite. Dropout acts on keys, as in `shared_attention`.
+    For M = 1 this is one matrix product, in which t is one more column of the values. For M > 1 the weights of a
+    sample are `E * ((p / (E t)) t^T)`. The result is exact up to rounding if the sum of some visible offset and score
+    is within 80 of the sum of their maxima; smaller ones are raised to 115 below their maximum, and the result is
+    finite. Dropout acts on keys, as in `shared_attention`.
 
     Args:
         offsets: Shape `(1, heads, queries, keys)`.
@@ -70,14 +71,18 @@ def aft_attention(
     factors = _scaled_exp(scores.to(exact_dtype), 2, real).to(work_dtype)
     if dropout:
         values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
-    columns = factors[..., None] * F.pad(values.to(work_dtype), (0, 1), value=1.0)[:, :, :, None]
+    tiny = torch.finfo(torch.float32).tiny
     with no_autocast(values.device):
-        columns = columns.permute(1, 2, 0, 3, 4)
-        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:]).permute(2, 1, 0, 3, 4)
-    mixed = mixed[..., :-1] / mixed[..., -1:].clamp(min=torch.finfo(torch.float32).tiny)
-    if mixture is None:
-        return mixed.squeeze(3).to(dtype)
-    return (mixture.to(work_dtype).transpose(1, 2)[..., None] * mixed).sum(dim=3).to(dtype)
+        if mixture is not None:
+            # A map per sample has fewer numbers than M results per token, unless texts are long.
+            totals = weights @ factors.permute(1, 2, 0, 3).flatten(2)
+            totals = totals.unflatten(-1, (batch, -1)).permute(2, 0, 1, 3).clamp(min=tiny)
+            weights = weights * ((mixture.to(work_dtype) / totals) @ factors.mT)
+            return (weights @ values.to(work_dtype)).transpose(1, 2).to(dtype)
+        columns = factors * F.pad(values.to(work_dtype), (0, 1), value=1.0)
+        columns = columns.permute(1, 2, 0, 3)
+        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:]).permute(2, 1, 0, 3)
+    return (mixed[..., :-1] / mixed[..., -1:].clamp(min=tiny)).to(dtype)
 
 
 def _scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None) -> torch.Tensor:
