@@ -127,6 +127,10 @@ class HybridBertSynthesizer(nn.Module):
         self.logits.resize(partial(resized, length=max_length))
 
 
+class HybridBertGate(nn.Linear):
+    """A linear map that starts at zero."""
+
+
 class HybridBertAFT(nn.Module):
     """An Attention Free Transformer with a score per head and key (`aft`; arXiv 2105.14103, equation 2).
 
@@ -147,7 +151,7 @@ class HybridBertAFT(nn.Module):
         self.num_mean_queries = config.num_mean_queries
         self.score_proj = nn.Linear(config.hidden_size, scores, bias=False)
         self.share_proj = nn.Linear(config.hidden_size, scores) if config.num_mean_queries > 1 else None
-        self.gate_proj = nn.Linear(config.hidden_size, heads) if config.aft_gate else None
+        self.gate_proj = HybridBertGate(config.hidden_size, heads) if config.aft_gate else None
         self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.logits = OffsetLogits(heads, config.max_position_embeddings)
@@ -265,8 +269,8 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
             init.normal_(module.first, std=self.config.initializer_range)
         elif isinstance(module, PerHeadLinear) and module.bias is not None:
             init.zeros_(module.bias)
-        elif isinstance(module, HybridBertAFT) and module.gate_proj is not None:
-            init.zeros_(module.gate_proj.weight)
+        elif isinstance(module, HybridBertGate):
+            init.zeros_(module.weight)
 
 
 class HybridBertModel(HybridBertPreTrainedModel):

@@ -190,5 +190,5 @@ def test_minilm_with_scores_in_place_of_attention_keeps_its_similarities():
         minilm.encode([row[lines[0].index(name)] for row in lines[1:]]) for name in ("sentence1", "sentence2")
     )
     scores = [float(row[lines[0].index("score")]) for row in lines[1:]]
-    found = (first * second).sum(1).argsort().argsort()
+    found = (first * second).sum(1)
     assert 83 < 100 * spearmanr(found, scores).statistic < 87

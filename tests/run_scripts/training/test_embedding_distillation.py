@@ -282,6 +282,20 @@ def test_student_of_the_teachers_layers(kept, name, command, data, tmp_path):
     assert re.search(rf"`keep_layers` +\| +{re.escape(str(kept))}", (folder / "README.md").read_text())
 
 
+def test_student_with_scores_in_place_of_attention(command, data, tmp_path):
+    fields = {**NO_CONFIG, "config_overrides": "num_mean_queries=2,aft_gate=true,intermediate_size=8"}
+    run_sentence_embeddings.main(command(**fields, keep_layers=[1], token_mixers=["aft"], learning_rate=0))
+    teacher, student = BertModel.from_pretrained(data / "teacher"), HybridBertModel.from_pretrained(tmp_path / "run")
+    mixer, attention = student.layers[0].self_attn, teacher.encoder.layer[1].attention.self
+    assert (student.config.num_mean_queries, student.config.intermediate_size) == (2, 8)
+    assert torch.equal(mixer.v_proj.weight, attention.value.weight)
+    assert not mixer.gate_proj.weight.any()
+    # A score is a product with a combination of the rows of the head's key projection.
+    for rows, scores in zip(attention.key.weight.chunk(2), mixer.score_proj.weight.chunk(2), strict=True):
+        inside = scores @ torch.linalg.pinv(rows) @ rows
+        torch.testing.assert_close(inside, scores, atol=1e-4, rtol=1e-3)
+
+
 def test_student_with_other_token_mixing(command, data, tmp_path):
     types = ["random_synthesizer", "full_attention"]
     run_sentence_embeddings.main(command(**NO_CONFIG, keep_layers=[1, 0], token_mixers=types, learning_rate=0))
@@ -462,7 +476,11 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"token_mixers": ["gmlp"]}, "--token_mixers names 1 types for the 0 layers of --keep_layers"),
         (
             {"keep_layers": [0], "token_mixers": ["mean"], **NO_CONFIG},
-            "--token_mixers: `token_mixers` must be names among full_attention, random_synthesizer,",
+            "--token_mixers: `token_mixers` must be names among full_attention, aft,",
+        ),
+        (
+            {"keep_layers": [0], "token_mixers": ["aft"], **NO_CONFIG, "config_overrides": "num_mean_queries=0"},
+            "--token_mixers: `num_mean_queries` must be at least 1, got 0",
         ),
     ],
 )
