@@ -67,13 +67,13 @@ test-slow: $(INSTALLED)  ## the other tests, and all properties on more examples
 
 EXTRAS := $(VENV)-extras
 $(EXTRAS)/.installed: pyproject.toml constraints.txt
-	$(call environment,$(EXTRAS),edge$(comma)embeddings$(comma)eval$(comma)export$(comma)quantize$(comma)test)
+	$(call environment,$(EXTRAS),edge$(comma)embeddings$(comma)export$(comma)quantize$(comma)test)
 	@touch $@
 
-test-extras: $(EXTRAS)/.installed  ## exports, quantisation, sentence embeddings, lm-eval: with the extras that the fast tests do without
+test-extras: $(EXTRAS)/.installed  ## exports, quantisation, sentence embeddings: with the extras that the fast tests do without
 	$(EXTRAS)/bin/python -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py \
 		tests/run_scripts/export \
-		tests/run_scripts/demos/test_static_space.py tests/run_scripts/test_lm_eval.py \
+		tests/run_scripts/demos/test_static_space.py \
 		tests/run_scripts/test_run_sentence_embeddings.py tests/run_scripts/training/test_sentence_embeddings.py \
 		tests/run_scripts/test_evaluate_embeddings.py tests/run_scripts/embeddings
 	$(EXTRAS)/bin/python -m pytest -n 2 -m "slow or not slow" -k sentence_embeddings \

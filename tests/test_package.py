@@ -270,7 +270,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(distributions, source_name
     assert not folders, f"`packages` in pyproject.toml lacks the folders {', '.join(sorted(folders))}"
     cards = [name.rpartition("/")[0] for name in source_names if re.fullmatch(r"model_cards/[^/]+/config\.json", name)]
     data = {f"{card}/{file}" for card in cards for file in ("config.json", "README.md")}
-    of_scripts = r"run_scripts/(recipes|accelerate|demos|lm_eval_tasks|studies|training)/.+\.(yaml|md|html)"
+    of_scripts = r"run_scripts/(recipes|accelerate|demos|studies|training)/.+\.(yaml|md|html)"
     data |= {name for name in source_names if re.fullmatch(of_scripts, name)}
     folders = [f"model_cards/{name}/" for name in tokenmixers.shipped_models()]
     data |= {name for name in source_names if name.startswith(tuple(folders))}

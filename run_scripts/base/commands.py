@@ -30,7 +30,6 @@ GROUPS = {
         "classify_images",
         "demo",
         "pseudo_perplexity",
-        "lm_eval",
         "evaluate_embeddings",
         "plot_spatial_weights",
     ),

@@ -75,7 +75,7 @@ def _start(args: TrainingArguments, resume_from: str | None) -> str:
 
 
 class ProgressLines(ProgressCallback):
-    """Transformers' progress bars, with one short line per log entry instead of a dictionary."""
+    """One bar, that of training with its loss, or that of an evaluation alone; a short line for each evaluation."""
 
     def on_log(
         self,
@@ -85,11 +85,17 @@ class ProgressLines(ProgressCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Print the loss or the metrics, but not speeds, which the progress bar and the saved history show."""
-        if state.is_world_process_zero and self.training_bar is not None:
-            line = progress_line(state.global_step, logs or {})
-            if line:
+        """Show the loss behind the bar and print metrics, but not speeds; the saved history has all of them."""
+        if state.is_world_process_zero and self.training_bar is not None and logs:
+            if "loss" in logs:
+                self.training_bar.set_postfix_str(f"loss {logs['loss']:.4g}", refresh=False)
+            elif line := progress_line(state.global_step, logs):
                 self.training_bar.write(line)
+
+    def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
+        """A bar for evaluations outside of training: another one below that of training hides it."""
+        if self.training_bar is None:
+            super().on_prediction_step(*args, **kwargs)
 
 
 def progress_line(step: int, logs: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Recipes, accelerate and model configurations, and evaluation tasks shipped with this package."""
+"""Recipes, accelerate and model configurations shipped with this package."""
 
 from pathlib import Path
 
@@ -9,8 +9,6 @@ from .errors import UserError
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 ACCELERATE = Path(__file__).parents[1] / "accelerate"
-
-LM_EVAL_TASKS = Path(__file__).parents[1] / "lm_eval_tasks"
 
 
 def find_shipped(path: str, folder: Path, kind: str) -> Path:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from .errors import UserError, report_unreadable
 
@@ -158,9 +160,18 @@ def checked_loading(check: Callable[[str, Iterable[str]], None]) -> Iterator[Non
         yield
 
 
+def hide_bars_of_weights() -> None:
+    """No bars for reading and writing weights, which stay on the screen; downloads keep theirs."""
+    downloads_have_bars = not are_progress_bars_disabled()
+    logging.disable_progress_bar()
+    if downloads_have_bars:
+        enable_progress_bars()
+
+
 def load_trained(auto_class: type, name: str, **options: Any) -> PreTrainedModel:
     """Load a checkpoint that has all weights of the class, in evaluation mode."""
     check_folder(name)
+    hide_bars_of_weights()
     with report_unreadable(name):
         model, report = auto_class.from_pretrained(name, output_loading_info=True, **options)
     check_complete(name, report["missing_keys"])

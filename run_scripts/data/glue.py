@@ -118,9 +118,14 @@ class TextTask:
         return score
 
 
-def columns(*names: str) -> Callable[[Row], tuple[str, ...]]:
-    """A function that returns the texts in these columns of a row."""
-    return lambda row: tuple(row[name] for name in names)
+class TextColumns:
+    """Returns the texts in some columns of a row."""
+
+    def __init__(self, *names: str):
+        self.names = names
+
+    def __call__(self, row: Row) -> tuple[str, ...]:
+        return tuple(row[name] for name in self.names)
 
 
 @dataclass(frozen=True)
@@ -333,21 +338,21 @@ def _copa(row: Row) -> tuple[str, ...]:
     return f"{row['premise']} {questions[row['question']]}", row["choice1"], row["choice2"]
 
 
-_PAIR = columns("sentence1", "sentence2")
-_NLI = columns("premise", "hypothesis")
+_PAIR = TextColumns("sentence1", "sentence2")
+_NLI = TextColumns("premise", "hypothesis")
 _ENTAILMENT = ("entailment", "not_entailment")
 _NLI3 = ("entailment", "neutral", "contradiction")
 
 #: Value of `--task_name` -> task. Labels are in the Hub's order.
 TASKS: dict[str, GlueTask] = {
     "cola": GlueTask(
-        columns("sentence"),
+        TextColumns("sentence"),
         ("unacceptable", "acceptable"),
         ("matthews_correlation",),
         folder="CoLA",
         headerless=("source", "label", "star", "sentence"),
     ),
-    "sst2": GlueTask(columns("sentence"), ("negative", "positive"), ("accuracy",), folder="SST-2"),
+    "sst2": GlueTask(TextColumns("sentence"), ("negative", "positive"), ("accuracy",), folder="SST-2"),
     "mrpc": GlueTask(
         _PAIR,
         ("not_equivalent", "equivalent"),
@@ -364,7 +369,7 @@ TASKS: dict[str, GlueTask] = {
         local_names={"score": "label"},
     ),
     "qqp": GlueTask(
-        columns("question1", "question2"),
+        TextColumns("question1", "question2"),
         ("not_duplicate", "duplicate"),
         ("accuracy", "f1"),
         folder="QQP",
@@ -381,7 +386,7 @@ TASKS: dict[str, GlueTask] = {
         submitted_labels=_NLI3,
     ),
     "qnli": GlueTask(
-        columns("question", "sentence"),
+        TextColumns("question", "sentence"),
         _ENTAILMENT,
         ("accuracy",),
         folder="QNLI",
@@ -390,7 +395,7 @@ TASKS: dict[str, GlueTask] = {
     "rte": GlueTask(_PAIR, _ENTAILMENT, ("accuracy",), folder="RTE", submitted_labels=_ENTAILMENT),
     "wnli": GlueTask(_PAIR, ("not_entailment", "entailment"), ("accuracy",), folder="WNLI"),
     "boolq": GlueTask(
-        columns("question", "passage"),
+        TextColumns("question", "passage"),
         ("False", "True"),
         ("accuracy",),
         folder="BoolQ",
@@ -449,7 +454,7 @@ TASKS: dict[str, GlueTask] = {
         expand=_multirc_rows,
     ),
     "record": GlueTask(
-        columns("query", "passage"),
+        TextColumns("query", "passage"),
         (),
         ("f1", "exact_match"),
         folder="ReCoRD",

@@ -4,17 +4,22 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import datasets
+import numpy as np
+import pyarrow as pa
 import torch
-from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
+from pyarrow import compute
+from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..base.errors import UserError
 from ..base.trained_model import label_names
-from .glue import GlueTask, TextTask, columns, find_task
+from .glue import GlueTask, TextColumns, TextTask, find_task
 from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments
 from .table_files import (
+    BadRowError,
     EmptyRowError,
     Row,
     Table,
@@ -123,6 +128,8 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
     With `--label_columns`, the column of labels is made from these.
     """
     columns = arguments.label_columns
+    if columns is None and all(map(_is_single, table.different(arguments.label_column_name))):
+        return table
 
     def change(row: Row) -> list[Row]:
         if columns is not None:
@@ -134,6 +141,14 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
         return [{**row, arguments.label_column_name: label}]
 
     return table.expand(change)
+
+
+def _is_single(cell: Any) -> bool:
+    """Whether a cell holds one label, or none."""
+    try:
+        return not isinstance(read_labels(cell), list)
+    except BadRowError:
+        return False
 
 
 def _marks(values: dict[str, Any]) -> list[int] | None:
@@ -158,7 +173,7 @@ def own_task(
         evaluation: Rows that say how lists are read if there are no training rows.
     """
     column, places = arguments.label_column_name, arguments.places
-    texts = columns(*arguments.text_column_names)
+    texts = TextColumns(*arguments.text_column_names)
     if len(arguments.text_column_names) > 2:
         raise UserError(f"--text_column_names {' '.join(arguments.text_column_names)}: give one column, or two.")
     if arguments.do_regression:
@@ -187,7 +202,7 @@ def _has_several(train: Table | None, column: str, config: PreTrainedConfig) -> 
     """Whether labels are lists: those of all training rows, or else, those of the model."""
     if train is None:
         return config.problem_type == "multi_label_classification"
-    labels = [row.get(column) for row in train.readable]
+    labels = list(train.different(column))
     return any(isinstance(label, list) for label in labels) and all(
         isinstance(label, list) or is_missing(label) for label in labels
     )
@@ -228,8 +243,10 @@ def _find_places(tables: Sequence[Table], column: str, known: tuple[str, ...] | 
 def _classes(train: Table, column: str, several: bool) -> list[str]:
     """The labels of training rows in order."""
     if several:
-        return _in_order(_names_in((row.get(column) for row in train.readable), class_names))
-    found = _names_in((train.value(row, column) for row in train.readable), lambda label: [class_name(label)])
+        return _in_order(_names_in(train.different(column), class_names))
+    for row in islice(train.readable, 1):
+        train.value(row, column)  # raises if no row has it
+    found = _names_in(train.different(column), lambda label: [class_name(label)])
     if found and all(map(_is_number, found)) and not all(name.lstrip("-").isdecimal() for name in found):
         raise UserError(
             f"{train.source} has numbers such as {min(found)} as labels: give --do_regression to predict numbers, or "
@@ -261,7 +278,8 @@ def _is_number(name: str) -> bool:
 
 def found_labels(table: Table, task: TextTask) -> set[str]:
     """The labels of a table as names: those of the task's classes that a row names by index, others as they are."""
-    labels = (row[task.label_column] for row in table.readable if task.has_label(row))
+    column = task.label_column
+    labels = (label for label in table.different(column) if task.has_label({column: label}))
     return _names_in(labels, task.label_set if task.multi_label else lambda label: [_name_of(label, task)])
 
 
@@ -282,7 +300,10 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
         skip_empty: Whether rows without a text or label are left out where every row must have a label.
     """
     can_skip = labelled
-    labelled = labelled or any(map(task.has_label, table.readable[:1]))
+    labelled = labelled or any(map(task.has_label, islice(table.readable, 1)))
+    examples = _by_columns(table, task, labelled)
+    if examples is not None:
+        return examples
 
     def read(row: Row) -> Row:
         with table.report_bad_row(row):
@@ -298,6 +319,38 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
 
     examples = table.convert(read, skip_empty and can_skip, can_skip)
     return datasets.Dataset.from_list([{INDEX: place, **example} for place, example in examples])
+
+
+def _by_columns(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset | None:
+    """The examples of rows that are kept by columns, without a look at each; `None` if one may be bad."""
+    if isinstance(task, GlueTask) or not isinstance(task.texts, TextColumns):
+        return None
+    cells = [table.texts(name) for name in task.texts.names]
+    if any(column is None for column in cells):
+        return None
+    columns = {INDEX: np.arange(len(table.placed)), "texts": _joined(cells)}
+    if labelled:
+        names = table.texts(task.label_column)
+        if names is None:
+            return None
+        different = names.unique()
+        try:
+            numbers = [task.read_label(name) for name in different.to_pylist()]
+        except ValueError:
+            return None
+        columns["label"] = compute.take(pa.array(numbers), compute.index_in(names, different))
+    return datasets.Dataset(datasets.table.InMemoryTable(pa.table(columns)))
+
+
+def _joined(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """A list of the texts of each row."""
+    parts, count = [], len(columns)
+    for chunks in zip(*(column.chunks for column in columns), strict=True):
+        size = len(chunks[0])
+        places = np.arange(size * count).reshape(count, size).T.reshape(-1)  # the texts of a row side by side
+        texts = pa.concat_arrays([chunk.cast(pa.string()) for chunk in chunks]).take(pa.array(places))
+        parts.append(pa.ListArray.from_arrays(np.arange(0, size * count + 1, count, dtype=np.int32), texts))
+    return pa.chunked_array(parts)
 
 
 def tokenize(
@@ -318,7 +371,40 @@ def tokenize(
             name: [column[i : i + count] for i in range(0, len(inputs), count)] for name, column in encoded.items()
         }
 
+    methods = ("__call__", "_encode_plus", "_convert_encoding")
+    as_usual = all(getattr(type(tokenizer), name, None) is getattr(PreTrainedTokenizerFast, name) for name in methods)
+    if as_usual and not multiple_choice:
+        return _tokenize_by_columns(examples, tokenizer, max_seq_length)
     return examples.map(encode, batched=True, remove_columns=["texts"], desc="Tokenizing")
+
+
+def _tokenize_by_columns(
+    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerFast, max_seq_length: int
+) -> datasets.Dataset:
+    """What the tokenizer returns, from its fastest method to Arrow, without lists of each row in between."""
+
+    def encode(rows: pa.Table) -> pa.Table:
+        texts = rows["texts"].to_pylist()
+        # Sets the truncation for all, and says which columns there are.
+        names = tokenizer(*texts[0], truncation="longest_first", max_length=max_seq_length).keys()
+        inputs = [row[0] for row in texts] if len(texts[0]) == 1 else [*map(tuple, texts)]
+        found = tokenizer.backend_tokenizer.encode_batch_fast(inputs)
+        ids = [encoding.ids for encoding in found]
+        ends = np.cumsum([0, *map(len, ids)], dtype=np.int32)
+
+        def column(name: str) -> np.ndarray:
+            if name == "attention_mask":  # nothing is padded
+                return np.ones(ends[-1], dtype=np.int8)
+            values, kind = (ids, np.int32) if name == "input_ids" else ((e.type_ids for e in found), np.int8)
+            return np.fromiter(chain.from_iterable(values), kind, count=ends[-1])
+
+        rows = rows.drop_columns("texts")
+        for name in names:
+            rows = rows.append_column(name, pa.ListArray.from_arrays(ends, column(name)))
+        return rows
+
+    rows = examples.with_format("arrow").map(encode, batched=True, remove_columns=["texts"], desc="Tokenizing")
+    return rows.with_format(None)
 
 
 class ChoiceCollator:

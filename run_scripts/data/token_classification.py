@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import datasets
@@ -130,7 +131,7 @@ def _by_sentence(table: Table, arguments: TokenClassificationArguments) -> Table
 def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset:
     tokens_column, tags_column = arguments.text_column, arguments.label_column_name
     can_skip = tagged
-    tagged = tagged or any(tags_column in row for row in table.readable[:1])
+    tagged = tagged or any(tags_column in row for row in islice(table.readable, 1))
 
     def read(row: Row) -> Row:
         tokens = table.value(row, tokens_column)

@@ -36,6 +36,7 @@ from ..base.errors import UserError, report_bad_data
 from ..base.memory import keep_freed_memory
 from ..base.pictures import plot_history
 from ..base.reporting import print_plan, print_table, training_speed, transformers_model, write_table
+from ..base.trained_model import hide_bars_of_weights
 from ..base.training_arguments import ScriptTrainingArguments, check_has_work
 from ..data.fingerprint import fingerprint
 from ..data.loading import INDEX
@@ -267,6 +268,7 @@ class Run:
             The results of the run, as `execute`, or for a grid those of `hyperparameter_grid.run_all`.
         """
         args, grid = self.args, self[GridArguments]
+        hide_bars_of_weights()
         check_has_work(args, *self.task.jobs)
         self.task.check(self)
         if self.model_args.train_tokenizer is not None and not args.do_train:

@@ -239,7 +239,7 @@ def test_commands(script, changes, command, device):
     assert (output / "all_results.json").is_file()
 
 
-@pytest.mark.parametrize("configuration", ["one_gpu", "ddp", "fsdp2"])
+@pytest.mark.parametrize("configuration", ["ddp", "fsdp2"])
 def test_launch_configurations_with_one_process(configuration, command, device):
     """What one GPU can show of them: NCCL's process group, and parameters that FSDP2 splits in one part."""
     if device.type == "cpu" and configuration == "fsdp2":

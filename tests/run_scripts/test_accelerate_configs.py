@@ -19,7 +19,6 @@ from tokenmixers.run_scripts import run_mlm
 
 CONFIGS = sorted((Path(run_scripts.__file__).parent / "accelerate").glob("*.yaml"))
 TYPES = {
-    "one_gpu": DistributedType.NO,
     "ddp": DistributedType.MULTI_GPU,
     "two_nodes": DistributedType.MULTI_GPU,
     "fsdp2": DistributedType.FSDP,
@@ -48,7 +47,7 @@ def free_port() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "machines", "processes"), [("one_gpu", 1, 1), ("ddp", 1, 2), ("two_nodes", 2, 2)], ids=lambda value: value
+    ("name", "machines", "processes"), [("ddp", 1, 1), ("ddp", 1, 2), ("two_nodes", 2, 2)], ids=lambda value: value
 )
 def test_they_launch_what_one_process_learns(name, machines, processes, command, tmp_path):
     """With processors instead of GPUs, which nobody has to say, and this machine as both of two."""

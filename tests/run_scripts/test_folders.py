@@ -19,7 +19,6 @@ BELOW = {
     "metrics": {"base"},
     "demos": {"base", "exports"},
     "small_data": {"base"},
-    "lm_eval_tasks": {"base", "data"},
     "training": {"base", "data", "metrics"},
     "exports": {"base", "training"},
     "benchmarks": {"base", "data", "metrics", "training", "exports", "small_data"},

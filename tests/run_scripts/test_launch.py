@@ -45,8 +45,7 @@ def test_shipped_configurations_by_name(name, launched, monkeypatch, tmp_path):
     assert options.module
     assert options.training_script == "tokenmixers.run_scripts.run_mlm"
     assert options.training_script_args == ["quickstart.yaml", "--max_steps", "3"]
-    processes = {"one_gpu.yaml": None, "two_nodes.yaml": 8}  # None: as the configuration says
-    assert options.num_processes == processes.get(name, 4)
+    assert options.num_processes == (8 if name == "two_nodes.yaml" else 4)
     assert not getattr(options, "use_cpu", False)
     assert options.mixed_precision is None
 
@@ -62,15 +61,15 @@ def test_configurations_and_options_of_ones_own(launched, tmp_path):
     assert options.training_script_args == ["--num_processes", "9"]
 
 
-@pytest.mark.parametrize(("name", "processes", "threads"), [("ddp.yaml", 2, 3), ("one_gpu.yaml", None, 6)])
-def test_processes_share_a_cpu(name, processes, threads, launched, monkeypatch):
-    count = [] if processes is None else ["--num_processes", str(processes)]
-    options = launched(name, *count, "run_mlm")
+@pytest.mark.parametrize(("processes", "threads"), [(2, 3), (1, 6)])
+def test_processes_share_a_cpu(processes, threads, launched, monkeypatch):
+    call = ["ddp.yaml", "--num_processes", str(processes), "run_mlm"]
+    options = launched(*call)
     assert options.use_cpu
     assert options.num_cpu_threads_per_process == threads
     assert options.num_processes == processes
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert launched(name, *count, "run_mlm").num_cpu_threads_per_process is None  # accelerate reads it
+    assert launched(*call).num_cpu_threads_per_process is None  # accelerate reads it
 
 
 def test_without_gpus_nothing_is_sharded(launched, caplog):
@@ -80,10 +79,12 @@ def test_without_gpus_nothing_is_sharded(launched, caplog):
 
 @pytest.mark.parametrize(("mixed", "expected"), [("no", "fp32"), ("bf16", "bf16"), ("fp16", "fp16")])
 def test_mixed_precision_is_the_scripts_precision(mixed, expected, launched):
-    options = launched("one_gpu.yaml", "--mixed_precision", mixed, "run_mlm", "recipe.yaml", "--seed", "1")
+    options = launched(
+        "ddp.yaml", "--num_processes", "1", "--mixed_precision", mixed, "run_mlm", "recipe.yaml", "--seed", "1"
+    )
     assert options.training_script_args == ["recipe.yaml", "--precision", expected, "--seed", "1"]
     assert expected in precision.FORMATS
-    options = launched("one_gpu.yaml", "--mixed_precision", mixed, "run_mlm", "--seed", "1")
+    options = launched("ddp.yaml", "--num_processes", "1", "--mixed_precision", mixed, "run_mlm", "--seed", "1")
     assert options.training_script_args == ["--precision", expected, "--seed", "1"]
 
 
@@ -119,10 +120,10 @@ def test_a_failed_process_ends_it(launched, monkeypatch, tmp_path):
     def fail(options):
         raise ChildFailedError("run_mlm", {1: failure})
 
-    launched("one_gpu.yaml", "run_mlm")
+    launched("ddp.yaml", "--num_processes", "1", "run_mlm")
     monkeypatch.setattr(launch, "launch_command", fail)
     with pytest.raises(UserError, match="process 1 of run_mlm failed with exit status 7"):
-        launch.main(["one_gpu.yaml", "run_mlm"])
+        launch.main(["ddp.yaml", "--num_processes", "1", "run_mlm"])
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SignalException)])
@@ -130,7 +131,7 @@ def test_ctrl_c_is_an_interruption(number, error, launched, monkeypatch):
     def end(options):
         raise SignalException("received a signal", number)
 
-    launched("one_gpu.yaml", "run_mlm")
+    launched("ddp.yaml", "--num_processes", "1", "run_mlm")
     monkeypatch.setattr(launch, "launch_command", end)
     with pytest.raises(error):
-        launch.main(["one_gpu.yaml", "run_mlm"])
+        launch.main(["ddp.yaml", "--num_processes", "1", "run_mlm"])

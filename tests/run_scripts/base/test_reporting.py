@@ -1,5 +1,6 @@
 import csv
 import platform
+import re
 from importlib.metadata import PackageNotFoundError
 
 import numpy as np
@@ -30,10 +31,14 @@ def test_a_report_is_one_short_line(logs, line):
     assert progress_line(1200, logs) == line
 
 
-def test_scripts_write_short_lines_between_the_bars(command, capfd):
-    run_mlm.main(command(disable_tqdm=False, logging_steps=2))
+def test_scripts_show_one_bar_and_short_lines_for_evaluations(command, capfd):
+    run_mlm.main(command(disable_tqdm=False, logging_steps=1, max_steps=3, eval_strategy="steps", eval_steps=2))
     written = "".join(capfd.readouterr())
-    assert "step 2: loss" in written
+    assert ", loss " in written and "step 2: loss" not in written
+    assert "step 2, evaluation: loss" in written
+    assert "Writing model shards" not in written and "Loading weights" not in written
+    while_training = written[written.index("0/3 [") : written.rindex("3/3 [")]
+    assert {*re.findall(r"(\d+) ?\[", while_training)} <= {"3"}, while_training  # bars of the evaluation have 1 or 2
     assert "evaluation: loss" in written
     assert "{'loss'" not in written
     assert "grad_norm" not in written

@@ -16,7 +16,6 @@ from tokenmixers.run_scripts.data.table_files import read_table
 from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments, load_sets
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_texts, text_only
 from tokenmixers.run_scripts.data.text_pairs import Seq2SeqDataArguments, load_pairs
-from tokenmixers.run_scripts.lm_eval_tasks import local_files
 
 
 def with_arrow(codec: str):
@@ -192,19 +191,3 @@ def test_local_data_sets_have_the_same_texts_as_their_files(streaming, tmp_path)
         arguments = TextDataArguments(dataset_name=str(tmp_path / folder), streaming=streaming, max_eval_samples=1)
         split = text_only(arguments.load("train", None, streaming), "text", "train")
         assert [row["text"] for row in split] == expected
-
-
-@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "txt.zst"])
-def test_the_tasks_of_the_evaluation_harness_read_files_as_the_commands_do(ending, tmp_path):
-    lines = {
-        "csv": ["text", "a\rb", "NA"],
-        "tsv": ["text", "a\rb", "NA"],
-        "jsonl": ['{"text": "a\\rb"}', '{"text": "NA"}'],
-    }
-    content = ("\ufeff" + "\n".join(lines.get(ending, ["a\rb", "NA"]))).encode()
-    path = tmp_path / f"a.{ending}"
-    path.write_bytes(COMPRESS[".zst"](content) if ending == "txt.zst" else content)
-    assert local_files.texts(str(path))["test"]["text"][:] == ["a\rb", "NA"]
-    (tmp_path / "bad.jsonl").write_text('{"text": 3}\n{"text": ""}\n{"text": "\\ud83d"}\n{"text": "a"}')
-    with pytest.raises(ValueError, match=r"bad\.jsonl: 2 bad rows\. line 1: text is 3 instead .*; line 3: a text has"):
-        local_files.texts(str(tmp_path / "bad.jsonl"))
