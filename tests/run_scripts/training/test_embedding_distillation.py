@@ -357,6 +357,20 @@ def test_student_without_layers_is_static(command, data, teacher, tmp_path, monk
     assert "tokens are truncated" not in card
 
 
+def test_static_student_is_evaluated_as_the_saved_model(command, tmp_path, table_of):
+    """The teacher's `encode` lets the teacher's tokenizer pad and truncate; with a full cache it does not read."""
+    settings = {**NO_CONFIG, "keep_layers": [], "max_steps": 3}
+    results = [run_sentence_embeddings.main(command(**settings, output_dir=tmp_path / name)) for name in "ab"]
+    assert results[0]["eval_spearman_cosine"] == results[1]["eval_spearman_cosine"]
+    files = [(tmp_path / name / "tokenizer.json").read_text() for name in "ab"]
+    assert files[0] == files[1] and json.loads(files[0])["truncation"] is None
+    rows = table_of(tmp_path / "a" / "predictions_validation.csv")
+    saved = SentenceTransformer(str(tmp_path / "a"), device="cpu")
+    one, two = (torch.tensor(saved.encode([row[name] for row in rows])) for name in ("sentence1", "sentence2"))
+    found = torch.tensor([float(row["prediction"]) for row in rows])
+    torch.testing.assert_close(found, (one * two).sum(dim=-1), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize(("overrides", "rates"), [(None, {0.0}), ("hidden_dropout_prob=0.2", {0.0, 0.2})])
 def test_student_of_layers_trains_without_dropout(overrides, rates, command, monkeypatch, capsys):
     found, train = set(), EmbeddingDistillationTrainer.train
