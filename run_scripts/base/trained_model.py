@@ -196,4 +196,15 @@ def load_sentence_transformer(name: str, **options: Any) -> "SentenceTransformer
             f"the tokenizer of {name!r} has no padding token, which batches need: tokenizer_config.json must name it, "
             "save the tokenizer again."
         )
+    model.register_forward_hook(_truncate)  # what is trained is what `encode` gives
     return model
+
+
+def _truncate(model: "SentenceTransformer", inputs: Any, outputs: dict[str, Any]) -> None:
+    """Cut embeddings to the folder's `truncate_dim`, which `encode` alone does."""
+    outputs["sentence_embedding"] = outputs["sentence_embedding"][..., : model.truncate_dim]
+
+
+def default_prompt(model: "SentenceTransformer") -> str:
+    """What `encode` puts before every text, by the folder's `default_prompt_name`; empty if nothing."""
+    return model.prompts.get(model.default_prompt_name) or ""

@@ -31,7 +31,7 @@ from ...configuration.auto_classes import FAMILIES
 from ..base.arguments import ModelArguments
 from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError, report_unreadable
-from ..base.trained_model import load_sentence_transformer
+from ..base.trained_model import default_prompt, load_sentence_transformer
 from .model_loading import build_model
 from .trainer import ScriptTrainerMixin, forget_truncation
 
@@ -344,7 +344,7 @@ class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
     batch_sampler: Any = BatchSamplers.NO_DUPLICATES
 
     def __init__(self, *args: Any, **kwargs: Any):
-        _add_trainer_settings(kwargs["args"], self.batch_sampler)
+        _add_trainer_settings(kwargs["args"], self.batch_sampler, default_prompt(kwargs["model"]))
         super().__init__(*args, **kwargs)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
@@ -370,9 +370,9 @@ class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
         torch.save(self.args, os.path.join(folder, TRAINING_ARGS_NAME))
 
 
-def _add_trainer_settings(args: TrainingArguments, batch_sampler: Any) -> None:
+def _add_trainer_settings(args: TrainingArguments, batch_sampler: Any, prompt: str) -> None:
     """Set what `SentenceTransformerTrainingArguments` has beside Transformers' arguments, and what it changes."""
     args.batch_sampler, args.multi_dataset_batch_sampler = batch_sampler, MultiDatasetBatchSamplers.PROPORTIONAL
-    args.prompts, args.router_mapping = None, {}
+    args.prompts, args.router_mapping = prompt or None, {}
     args.prediction_loss_only, args.ddp_broadcast_buffers = True, False
     args.dataloader_drop_last = True  # an incomplete batch has fewer negatives, and processes gather equal ones

@@ -282,6 +282,38 @@ def test_student_of_the_teachers_layers(kept, name, command, data, tmp_path):
     assert re.search(rf"`keep_layers` +\| +{re.escape(str(kept))}", (folder / "README.md").read_text())
 
 
+@pytest.mark.parametrize("kept", [[0, 1], []])
+@pytest.mark.parametrize("change", ["prompt", "truncate_dim"])
+def test_student_is_trained_as_encode_of_its_folder(change, kept, command, data, tmp_path, table_of):
+    """Prompt and number of dimensions are settings of the folder, outside of the modules."""
+    shutil.copytree(data / "teacher", tmp_path / "changed")
+    CHANGES[change](tmp_path / "changed")
+    settings = {**NO_CONFIG, "teacher": tmp_path / "changed", "keep_layers": kept, "learning_rate": 0}
+    run_sentence_embeddings.main(command(**settings, max_steps=1))
+    teacher, student = (SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("changed", "run"))
+    (entry,) = [entry for entry in state_of(tmp_path / "run")["log_history"] if "embedding" in entry]
+    if kept:
+        assert entry["loss"] < 1e-4
+        np.testing.assert_allclose(student.encode(TEXTS), teacher.encode(TEXTS), atol=1e-5)
+    assert student.encode("a").shape == ((8,) if change == "truncate_dim" else (32,))
+    rows = table_of(tmp_path / "run" / "predictions_validation.csv")
+    one, two = (torch.tensor(student.encode([row[name] for row in rows])) for name in ("sentence1", "sentence2"))
+    found = torch.tensor([float(row["prediction"]) for row in rows])
+    torch.testing.assert_close(found, torch.cosine_similarity(one, two), atol=1e-5, rtol=0)
+
+
+def test_student_that_cuts_its_embeddings_to_fewer_than_the_teachers_is_refused(command, data, tmp_path):
+    shutil.copytree(data / "teacher", tmp_path / "changed")
+    CHANGES["truncate_dim"](tmp_path / "changed")
+    with pytest.raises(SystemExit, match=r"truncate_dim=8, the teacher's have 32 dimensions: remove truncate_dim"):
+        run_sentence_embeddings.main(command(**NO_CONFIG, model_name_or_path=tmp_path / "changed"))
+    assert not (tmp_path / "run").exists()
+
+
+def state_of(folder):
+    return json.loads((folder / "trainer_state.json").read_text())
+
+
 def test_student_with_other_token_mixing(command, data, tmp_path):
     types = ["random_synthesizer", "full_attention"]
     run_sentence_embeddings.main(command(**NO_CONFIG, keep_layers=[1, 0], token_mixers=types, learning_rate=0))
