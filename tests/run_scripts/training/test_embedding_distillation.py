@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, ViTConfig, ViTModel
 
@@ -300,6 +300,34 @@ def test_student_is_trained_as_encode_of_its_folder(change, kept, command, data,
     one, two = (torch.tensor(student.encode([row[name] for row in rows])) for name in ("sentence1", "sentence2"))
     found = torch.tensor([float(row["prediction"]) for row in rows])
     torch.testing.assert_close(found, torch.cosine_similarity(one, two), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("role", ["teacher", "model_name_or_path"])
+def test_a_finished_run_is_not_extended_with_another_model_of_the_same_name(role, command, data, tmp_path):
+    folders = [tmp_path / name / "teacher" for name in ("one", "moved", "other")]
+    for folder in folders:
+        shutil.copytree(data / "teacher", folder)
+    weights = load_file(folders[2] / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][3, 0] += 1
+    save_file(weights, folders[2] / "model.safetensors", {"format": "pt"})
+    settings = {**NO_CONFIG, "model_name_or_path": data / "bert", "save_strategy": "steps", "save_steps": 2}
+    run_sentence_embeddings.main(command(**settings | {role: folders[0]}))
+    files = sorted((tmp_path / "run").rglob("*"))
+    longer = settings | {"max_steps": 4}
+    with pytest.raises(SystemExit, match=f"was written with another model as --{role}: a run goes on with"):
+        run_sentence_embeddings.main(command(**longer | {role: folders[2]}))
+    assert sorted((tmp_path / "run").rglob("*")) == files
+    run_sentence_embeddings.main(command(**longer | {role: folders[1]}))
+    assert state_of(tmp_path / "run")["global_step"] == 4
+
+
+def test_a_grid_is_not_continued_with_another_teacher_of_the_same_name(command, data, tmp_path):
+    shutil.copytree(data / "teacher", tmp_path / "teacher")
+    settings = {"teacher": tmp_path / "teacher", "max_steps": 1}
+    run_sentence_embeddings.main(command(**settings, seeds=[1]))
+    CHANGES["epsilon"](tmp_path / "teacher")
+    with pytest.raises(SystemExit, match=r"were made with files of --teacher='.*', now it is '.*': they could not be"):
+        run_sentence_embeddings.main(command(**settings, seeds=[1, 2]))
 
 
 def test_student_that_cuts_its_embeddings_to_fewer_than_the_teachers_is_refused(command, data, tmp_path):
