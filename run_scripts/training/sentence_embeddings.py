@@ -325,13 +325,23 @@ class RetrievalEvaluator(InformationRetrievalEvaluator):
         return metrics
 
 
+class PairsEvaluator(RetrievalEvaluator):
+    """A `RetrievalEvaluator` of what was trained: `encode`, not prompts for queries and documents."""
+
+    def embed_inputs(
+        self, model: SentenceTransformer, sentences: Any, encode_fn_name: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Embeddings of queries, or of documents."""
+        return super().embed_inputs(model, sentences, **kwargs)
+
+
 def _retrieval(pairs: datasets.Dataset, **options: Any) -> RetrievalEvaluator:
     relevant: dict[str, set[str]] = {}
     for row in pairs:
         relevant.setdefault(row["anchor"], set()).add(row["positive"])
     texts = {text: text for text in pairs["positive"]}
     own = {text for text in relevant if text not in relevant[text]}
-    return RetrievalEvaluator({text: text for text in relevant}, texts, relevant, own=own, **options)
+    return PairsEvaluator({text: text for text in relevant}, texts, relevant, own=own, **options)
 
 
 class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
