@@ -28,6 +28,7 @@ from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.precision import device_type
 from .base.ranges import check_ranges
+from .base.trained_model import model_fingerprint
 from .benchmarks.results import machine
 from .embeddings.formats import FORMATS, ONNX_FILES, has_format
 from .embeddings.pictures import draw
@@ -137,7 +138,10 @@ class Evaluation:
 
         self.arguments = arguments
         self.columns = find_columns(arguments)
-        self.facts = {title: describe_model(self.load(*column)) for title, column in self.columns.items()}
+        self.facts = {
+            title: {**describe_model(self.load(name, kind)), "model_files": model_fingerprint(name)}
+            for title, (name, kind) in self.columns.items()
+        }
 
     def load(self, name: str, kind: str) -> "SentenceTransformer":
         """Load a model in a format."""
@@ -146,7 +150,10 @@ class Evaluation:
         return load_embedder(name, kind, self.arguments.max_seq_length, self.arguments.trust_remote_code)
 
     def results(self, tasks: list[EmbeddingTask], earlier: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The result of each model on each set; those that an evaluation had when it was stopped as they are."""
+        """The result of each model on each set; those that an evaluation had when it was stopped as they are.
+
+        Another model or set in the same place is evaluated anew: contents count, not names.
+        """
         from .embeddings.scores import evaluate
 
         for title, (name, kind) in self.columns.items():
@@ -154,6 +161,7 @@ class Evaluation:
             facts = {"model": name, "format": kind, **self.facts[title], "batch_size": self.arguments.batch_size}
             for task in tasks:
                 row = {**facts, "set": task.name, "split": task.split, "kind": task.kind, "rows": task.rows}
+                row["set_content"] = task.fingerprint
                 known = next((result for result in earlier if row.items() <= result.items()), None)
                 if known is None:
                     model = model or self.load(name, kind)
@@ -187,19 +195,14 @@ def earlier_results(arguments: EmbeddingEvaluationArguments) -> list[dict[str, A
     """The results in the output folder, if an evaluation was stopped there.
 
     Raises:
-        UserError: If a model or a set has changed since, or the folder has anything else.
+        UserError: If the folder has anything else.
     """
     file = Path(arguments.output_dir).expanduser() / UNFINISHED
     if not file.is_file():
         check_new_folder(arguments.output_dir)
         return []
-    for name in (*arguments.models, *arguments.data_dir):
-        if any(path.stat().st_mtime > file.stat().st_mtime for path in Path(name).expanduser().rglob("*")):
-            raise UserError(
-                f"{name!r} is newer than the evaluation that was stopped in {file.parent}: give another one."
-            )
     results = json.loads(file.read_text(encoding="utf-8"))
-    print(f"going on from {len(results)} results in {file.parent}", flush=True)
+    print(f"going on from {len(results)} results in {file.parent}: what has changed is evaluated anew", flush=True)
     return results
 
 

@@ -119,6 +119,8 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
     for result in results:
         result |= {"milliseconds": times[result["format"]], "pytorch_milliseconds": times["PyTorch"]}
     checkpoint.save(folder, arguments.output_dir)
+    if checkpoint.prompt:
+        print(f"put {checkpoint.prompt!r} before every text, as {name!r} does: a graph of token ids does not hold it")
     return results
 
 

@@ -4,7 +4,9 @@ Every command opens a model by one of these functions, which refuse a folder tha
 Sentence Transformers replace what is missing by random weights, an empty tokenizer or a pooling of their own.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ from unittest.mock import patch
 
 from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
+from transformers.utils import cached_file, logging
 
 from .errors import UserError, report_unreadable
 
@@ -40,10 +42,44 @@ MODULES_WITH_WEIGHTS = (
 )
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
+#: Endings of the files that a model is made of: weights, settings, tokenizer, code.
+_ENDINGS = (".safetensors", ".bin", ".json", ".txt", ".model", ".py", ".onnx", ".onnx_data", ".data", ".xml")
+#: Files and folders that a run leaves beside them.
+_OF_RUNS = re.compile(r"training_args\.bin|trainer_state\.json|.*results.*\.json|.*predictions.*|checkpoint-.*|[_.].*")
+#: How to find what is in the cache, `None` if nothing is.
+_LOCAL = {
+    "local_files_only": True,
+    "_raise_exceptions_for_missing_entries": False,
+    "_raise_exceptions_for_connection_errors": False,
+    "_raise_exceptions_for_gated_repo": False,
+}
+
 
 def label_names(config: PreTrainedConfig) -> list[str]:
     """The names of a classifier's labels, in the order of their indices."""
     return [config.id2label[index] for index in range(config.num_labels)]
+
+
+def model_fingerprint(name: str, revision: str | None = None) -> str:
+    """A hash of a model's files, wherever its folder is: 32 hexadecimal digits.
+
+    Args:
+        name: Folder or Hub id. Of a Hub id, the files count that were downloaded; without any, the name.
+        revision: Which one on the Hub.
+    """
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        known = [cached_file(name, file, revision=revision, **_LOCAL) for file in ("config.json", "modules.json")]
+        if not any(known):
+            return hashlib.blake2b(f"{name}@{revision}".encode(), digest_size=16).hexdigest()
+        folder = Path(next(filter(None, known))).parent
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.suffix in _ENDINGS and path.is_file() and not any(map(_OF_RUNS.fullmatch, place.parts)):
+            with path.open("rb") as file:
+                digest.update(f"{place.as_posix()} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def check_folder(name: str) -> None:
@@ -207,4 +243,15 @@ def load_sentence_transformer(name: str, **options: Any) -> "SentenceTransformer
             f"the tokenizer of {name!r} has no padding token, which batches need: tokenizer_config.json must name it, "
             "save the tokenizer again."
         )
+    model.register_forward_hook(_truncate)  # what is trained is what `encode` gives
     return model
+
+
+def _truncate(model: "SentenceTransformer", inputs: Any, outputs: dict[str, Any]) -> None:
+    """Cut embeddings to the folder's `truncate_dim`, which `encode` alone does."""
+    outputs["sentence_embedding"] = outputs["sentence_embedding"][..., : model.truncate_dim]
+
+
+def default_prompt(model: "SentenceTransformer") -> str:
+    """What `encode` puts before every text, by the folder's `default_prompt_name`; empty if nothing."""
+    return model.prompts.get(model.default_prompt_name) or ""

@@ -22,7 +22,8 @@ README = """---
 # {title}
 
 A search by meaning over the texts of `texts.txt`. The model in `model/` runs in the visitor's browser, by
-Transformers.js; `settings.json` names title and precision. On your machine: `python -m http.server` in this folder.
+Transformers.js; `settings.json` names title, precision and the prompt
+that the page puts before every text. On your machine: `python -m http.server` in this folder.
 """
 
 
@@ -49,13 +50,21 @@ def static_space_files(
     model += ["NOTICE"] if (folder / "NOTICE").is_file() else []  # the Apache licence wants it passed on
     if lacking := [part for part in model if not (folder / part).is_file()]:
         raise UserError(f"{source!r} has no {lacking[0]}, which the page needs: export the model again.")
+    settings = {"title": title, "dtype": DTYPES[kinds[0]], "prompt": _prompt_of(folder)}
     return {
         "README.md": README.format(metadata=head, title=title).encode(),
         "index.html": PAGE,
-        "settings.json": json.dumps({"title": title, "dtype": DTYPES[kinds[0]]}, indent=2).encode(),
+        "settings.json": json.dumps(settings, indent=2).encode(),
         "texts.txt": content.encode(),
         **{f"model/{part}": folder / part for part in model},
     }
+
+
+def _prompt_of(folder: Path) -> str:
+    """The default prompt of an exported sentence transformer, which its graph does not hold."""
+    file = folder / "config_sentence_transformers.json"
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return (settings.get("prompts") or {}).get(settings.get("default_prompt_name")) or ""
 
 
 def licence_of(card: str, model: str) -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """Sets that sentence embeddings are evaluated on: folders whose kind is recognised by their files and columns."""
 
+import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,6 +84,12 @@ class EmbeddingTask:
     rows: int
     data: dict[str, Any] = field(repr=False)
     note: str = ""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the content: 32 hexadecimal digits."""
+        text = json.dumps(self.data, sort_keys=True, default=sorted)  # sets are written in order
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     @property
     def title(self) -> str:

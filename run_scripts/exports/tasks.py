@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from PIL import Image
@@ -16,7 +17,13 @@ from transformers import AutoConfig, AutoImageProcessor, PreTrainedModel
 from ..base.errors import UserError, report_unreadable
 from ..base.optional_packages import import_optional
 from ..base.sequence_limits import longest_text
-from ..base.trained_model import check_folder, load_sentence_transformer, load_trained, load_trained_tokenizer
+from ..base.trained_model import (
+    check_folder,
+    default_prompt,
+    load_sentence_transformer,
+    load_trained,
+    load_trained_tokenizer,
+)
 from ..training.trainer import forget_truncation
 from .formats import FILES, Inputs
 
@@ -55,13 +62,19 @@ from transformers.utils import cached_file
 
 model = "{model}"
 tokenizer, session = AutoTokenizer.from_pretrained(model), InferenceSession(cached_file(model, "{file}"))
-inputs = tokenizer(["This is a text.", "This is another one."], padding=True, truncation=True, return_tensors="np")
+texts = ["{prompt}This is a text.", "{prompt}This is another one."]
+inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
 print(session.run({outputs}, {{port.name: inputs[port.name] for port in session.get_inputs()}})[0])
 """
 
 #: Texts of different lengths, the last one longer than most models take.
 TEXTS = [str(item.__doc__) for item in (str.isalpha, len, str.split, sorted, int, str.format, print)]
 TEXTS.append(" ".join(TEXTS) * 4)
+#: Those that are given together.
+BATCHES = (TEXTS[:5], TEXTS[:1], TEXTS[-2:])
+
+#: Largest difference of a sentence transformer's modules from its `encode`, in a cosine or a share of the length.
+ENCODE_TOLERANCE = 1e-4
 
 
 def find_task(name: str) -> str:
@@ -101,11 +114,16 @@ class Checkpoint:
 
     Attributes:
         model: In float32 and evaluation mode. Called with the inputs of `batches`, it returns the graph's outputs.
+        prompt: What has to stand before every text: a graph of token ids does not hold it. Empty if nothing.
+
+    Raises:
+        UserError: If it cannot be loaded, or a sentence transformer's `encode` does more than a graph can hold.
     """
 
     def __init__(self, name: str, task: str):
         self.name, self.task = name, task
         self.modules: Any = None
+        self.prompt = ""
         if task == SENTENCES:
             self._load_sentence_transformer()
         else:
@@ -121,7 +139,10 @@ class Checkpoint:
         if task != "image-classification":
             self._set_longest()
         self._accepted = inspect.signature(type(self.model).forward).parameters
+        encoded = [] if self.modules is None else [self.modules.float().encode(rows) for rows in BATCHES]
         self.model.forward = MethodType(_forward(self.model.forward, self.modules), self.model)
+        if self.modules is not None:
+            self._check_encode(encoded)
 
     def _load_sentence_transformer(self) -> None:
         import_optional(
@@ -135,6 +156,18 @@ class Checkpoint:
                 "there is no graph to export."
             )
         self.processor = self.modules.tokenizer
+        self.prompt = default_prompt(self.modules)
+
+    @torch.inference_mode()
+    def _check_encode(self, encoded: Sequence[np.ndarray]) -> None:
+        """Check that the outputs are what `encode` of the folder gives."""
+        found = [self.model(**inputs)["sentence_embedding"].numpy() for inputs in self.batches()]
+        for ours, theirs in zip(found, encoded, strict=True):
+            if ours.shape != theirs.shape or np.abs(ours - theirs).max() > ENCODE_TOLERANCE * np.abs(theirs).max():
+                raise UserError(
+                    f"`encode` of {self.name!r} gives other embeddings than its modules do of the token ids, as by "
+                    "include_prompt=false of its pooling: a graph does not hold this. Export a model without it."
+                )
 
     def _set_longest(self) -> None:
         """Let the saved tokenizer cut texts at what the model takes: runtimes know of no other limit."""
@@ -155,11 +188,11 @@ class Checkpoint:
             )
             batches = [self.processor(rows, return_tensors="pt") for rows in (images, images[:1])]
         else:
-            batches = [self._encode(rows) for rows in (TEXTS[:5], TEXTS[:1], TEXTS[-2:])]
+            batches = [self._encode(rows) for rows in BATCHES]
         return [{key: value for key, value in batch.items() if key in self._accepted} for batch in batches]
 
     def _encode(self, texts: Sequence[str]) -> Inputs:
-        texts, second = list(texts), []
+        texts, second = [self.prompt + text for text in texts], []
         if self.task in ("multiple-choice", "question-answering"):
             choices = 2 if self.task == "multiple-choice" else 1
             second = [TEXTS[number % 3] for number in range(choices * len(texts))]
@@ -192,11 +225,11 @@ class Checkpoint:
         if card.is_file():
             files = [file for file in FILES.values() if (folder / file).is_file()]
             kept = {"encoding": "utf-8", "errors": "surrogateescape"}  # as it is, also in another encoding
-            text = exported_card(card.read_text(**kept), output_dir, files, self.task)
+            text = exported_card(card.read_text(**kept), output_dir, files, self.task, self.prompt)
             (folder / card.name).write_text(text, **kept)
 
 
-def exported_card(card: str, output_dir: str, files: Sequence[str], task: str) -> str:
+def exported_card(card: str, output_dir: str, files: Sequence[str], task: str, prompt: str = "") -> str:
     """A checkpoint's card for its export: its first example runs a graph, as there are no weights for PyTorch.
 
     Args:
@@ -204,11 +237,14 @@ def exported_card(card: str, output_dir: str, files: Sequence[str], task: str) -
         output_dir: The export's folder, which `push_to_hub` replaces by the name on the Hub.
         files: The exported files. The example runs the first.
         task: As for `Checkpoint`. `OTHER_INPUTS` have no example.
+        prompt: As for `Checkpoint`.
     """
     use = f"An export to {', '.join(f'`{file}`' for file in files)}, without weights for PyTorch.\n"
+    use += f"Put the prompt `{prompt!r}` before every text: the files do not hold it.\n" if prompt else ""
     if task not in OTHER_INPUTS and files[0].endswith(".onnx"):
         outputs = ["sentence_embedding"] if task == SENTENCES else None
-        code = EXAMPLE.format(model=Path(output_dir).as_posix(), file=files[0], outputs=outputs)
+        words = {"prompt": json.dumps(prompt, ensure_ascii=False)[1:-1], "outputs": outputs}
+        code = EXAMPLE.format(model=Path(output_dir).as_posix(), file=files[0], **words)
         use += f"\n```python\n{code}```\n"
     text, replaced = re.subn(r"(?ms)^```python\n.*?^```\n", lambda _: use, card, count=1)
     return text if replaced else re.sub(r"(?m)^(# .+\n)", lambda title: f"{title[1]}\n{use}", card, count=1)
@@ -238,6 +274,7 @@ def _forward(forward: Any, modules: Any) -> Any:
         features = {**inputs, "token_embeddings": states}
         for module in list(modules)[1:]:
             features = module(features)
-        return {"last_hidden_state": states, "sentence_embedding": features["sentence_embedding"]}
+        embedding = features["sentence_embedding"][..., : modules.truncate_dim]
+        return {"last_hidden_state": states, "sentence_embedding": embedding}
 
     return exported

@@ -159,6 +159,11 @@ class EmbeddingTeacher(NoTeacher):
             self._give_token_embeddings(transformers_model(student), student.tokenizer)
         dimension = student.get_embedding_dimension()
         if dimension != self.dimension:
+            if student.truncate_dim is not None:
+                raise UserError(
+                    f"the student cuts its embeddings to truncate_dim={student.truncate_dim}, the teacher's have "
+                    f"{self.dimension} dimensions: remove truncate_dim from its config_sentence_transformers.json."
+                )
             student.append(Dense(dimension, self.dimension, bias=False, activation_function=nn.Identity()))
 
     def reading(self, student: SentenceTransformer) -> tuple[PreTrainedTokenizerBase, int]:

@@ -20,8 +20,9 @@ from transformers import TrainingArguments
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
 from ..base.reporting import print_table
+from ..base.trained_model import model_fingerprint
 from .model_card import HYPER_PARAMETERS
-from .run_folder import GridFolder, finished_results, write_atomically
+from .run_folder import FILES_OF, GridFolder, finished_results, write_atomically
 
 
 GRID_RESULTS = "grid_results.json"
@@ -130,6 +131,9 @@ def _settings(args: TrainingArguments, shared: Sequence[Any]) -> dict[str, Any]:
     settings = {name: value for arguments in shared for name, value in vars(arguments).items()}
     settings.pop("token", None)  # is secret
     settings |= {name: getattr(args, name) for name in HYPER_PARAMETERS if name not in _VARIED}
+    for name in ("teacher", "model_name_or_path"):
+        if settings.get(name) and Path(settings[name]).is_dir():  # where another model may come
+            settings[f"{FILES_OF}{name}"] = model_fingerprint(settings[name])
     return json.loads(json.dumps(settings, default=str))
 
 

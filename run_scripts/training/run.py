@@ -36,7 +36,7 @@ from ..base.errors import UserError, report_bad_data
 from ..base.memory import keep_freed_memory
 from ..base.pictures import plot_history
 from ..base.reporting import print_plan, print_table, training_speed, transformers_model, write_table
-from ..base.trained_model import hide_bars_of_weights
+from ..base.trained_model import hide_bars_of_weights, model_fingerprint
 from ..base.training_arguments import ScriptTrainingArguments, check_has_work
 from ..data.fingerprint import fingerprint
 from ..data.loading import INDEX
@@ -47,7 +47,7 @@ from .hyperparameter_grid import Comparison, GridArguments, plan, run_all
 from .model_card import CardArguments, CardFacts, describe_data, training_settings
 from .model_loading import build_model, fitting_tokenizer, load_config, sequence_length
 from .run_folder import UNFINISHED, checkpoint_to_resume, forget_start, mark_finished, mark_unfinished, write_results
-from .run_record import CONTENT, EXTENDED, ROWS, RunRecord, check_model_of, check_settings, extensions
+from .run_record import CONTENT, EXTENDED, MODELS, ROWS, RunRecord, check_model_of, check_settings, extensions
 from .schedules import choose_learning_rate
 from .teacher import NoTeacher, find_teacher
 from .trainer import NoBatchError, ScriptTrainer, compare_by_first_set, forget_truncation
@@ -320,7 +320,7 @@ class Run:
             if args.do_train:
                 if resume_from is None:
                     task.start(self, trainer)
-                training, speed = _train(trainer, resume_from)
+                training, speed = _train(trainer, resume_from, self.fingerprints())
                 results |= speed
             if args.do_eval:
                 results |= task.validation_results(self, trainer)
@@ -389,6 +389,15 @@ class Run:
         facts |= self.task.card_facts(self, trainer.model)
         return CardFacts(**facts | {"hyper_parameters": facts["hyper_parameters"] | self.teacher.settings_in_use()})
 
+    def fingerprints(self) -> dict[str, str | None]:
+        """Hashes of the files of the teacher and of the checkpoint to start from, `None` without one."""
+        teacher, start = getattr(self.teacher, "name", None), self.model_args.model_name_or_path
+        found = (
+            None if teacher is None else model_fingerprint(teacher),
+            None if start is None else model_fingerprint(start, self.model_args.model_revision),
+        )
+        return dict(zip(MODELS, found, strict=True))
+
     def evaluate(self, trainer: Any) -> dict[str, float]:
         """Evaluate one or several sets and write the predictions."""
         metrics: dict[str, float] = {}
@@ -454,7 +463,9 @@ def _choose_attention(model: Any, args: TrainingArguments, lengths: Iterable[int
         encoder.set_attn_implementation("eager")
 
 
-def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dict[str, float]]:
+def _train(
+    trainer: Any, resume_from: str | None, fingerprints: Mapping[str, str | None]
+) -> tuple[dict[str, float], dict[str, float]]:
     """Train, and save the model and the history. Returns the Trainer's metrics, and `training_speed`."""
     args, rows = trainer.args, trainer.train_dataset
     if has_length(rows) and len(rows) == 0:
@@ -463,7 +474,7 @@ def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dic
     settings, start = training_settings(args, trainer.card), TrainerState()
     settings |= {"streaming": True} if isinstance(rows, TextStream) else {}
     settings |= {ROWS: len(rows)} if has_length(rows) else {}
-    settings |= {CONTENT: fingerprint(rows)}
+    settings |= {CONTENT: fingerprint(rows), **fingerprints}
     if resume_from is not None:  # read now, because training may remove the checkpoint
         start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
         check_settings(resume_from, start, settings)

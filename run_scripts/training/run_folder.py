@@ -27,6 +27,8 @@ UNFINISHED, _FINISHED = "_unfinished", "_finished"
 TOKENIZER = "tokenizer"
 RESULTS = "all_results.json"
 GRID_SETTINGS = "grid_settings.json"
+#: Begins the names of settings that are hashes of a model's files.
+FILES_OF = "files of --"
 _SETTINGS = "settings.json"
 
 
@@ -192,6 +194,8 @@ class GridFolder:
             return
         before = json.loads((self.path / GRID_SETTINGS).read_text(encoding="utf-8"))
         for key, value in self.settings.items():
+            if key.startswith(FILES_OF) and key not in before:  # of a grid from before it had them
+                continue
             if before.get(key) != value:
                 raise UserError(
                     f"the runs in {str(self.path)!r} were made with {key}={before.get(key)!r}, now it is {value!r}: "

@@ -26,6 +26,8 @@ _BATCHES = ("per_device_train_batch_size", "gradient_accumulation_steps", "world
 ROWS = "training_rows"
 #: Hash of what is in them, see `fingerprint`.
 CONTENT = "training_data"
+#: Hashes of the files of the models that a run depends on, see `model_fingerprint`, and what to call these models.
+MODELS = {"teacher_files": "--teacher", "starting_files": "--model_name_or_path"}
 #: The steps at which the run was extended, see `extensions`.
 EXTENDED = "extended_at"
 #: Settings that may follow the machine.
@@ -71,6 +73,12 @@ def check_settings(checkpoint: str, state: TrainerState, settings: Mapping[str, 
     for name in {**before, **now}:
         old, new = before.get(name), now.get(name)
         if name in (*_BATCHES, EXTENDED) or (old or None) == (new or None):
+            continue
+        if name == "teacher" and before.get("teacher_files") and now.get("teacher_files"):
+            continue  # the files count, not the name of their folder
+        if name in MODELS:
+            if name in before and name in now:
+                different.append(f"another model as {MODELS[name]}")
             continue
         if name in (ROWS, CONTENT):
             if old is None or new is None:  # of a record from before it had them

@@ -31,7 +31,7 @@ from ...configuration.auto_classes import FAMILIES
 from ..base.arguments import ModelArguments
 from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError, report_unreadable
-from ..base.trained_model import load_sentence_transformer
+from ..base.trained_model import default_prompt, load_sentence_transformer
 from .model_loading import build_model
 from .trainer import ScriptTrainerMixin, forget_truncation
 
@@ -325,13 +325,23 @@ class RetrievalEvaluator(InformationRetrievalEvaluator):
         return metrics
 
 
+class PairsEvaluator(RetrievalEvaluator):
+    """A `RetrievalEvaluator` of what was trained: `encode`, not prompts for queries and documents."""
+
+    def embed_inputs(
+        self, model: SentenceTransformer, sentences: Any, encode_fn_name: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Embeddings of queries, or of documents."""
+        return super().embed_inputs(model, sentences, **kwargs)
+
+
 def _retrieval(pairs: datasets.Dataset, **options: Any) -> RetrievalEvaluator:
     relevant: dict[str, set[str]] = {}
     for row in pairs:
         relevant.setdefault(row["anchor"], set()).add(row["positive"])
     texts = {text: text for text in pairs["positive"]}
     own = {text for text in relevant if text not in relevant[text]}
-    return RetrievalEvaluator({text: text for text in relevant}, texts, relevant, own=own, **options)
+    return PairsEvaluator({text: text for text in relevant}, texts, relevant, own=own, **options)
 
 
 class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
@@ -344,7 +354,7 @@ class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
     batch_sampler: Any = BatchSamplers.NO_DUPLICATES
 
     def __init__(self, *args: Any, **kwargs: Any):
-        _add_trainer_settings(kwargs["args"], self.batch_sampler)
+        _add_trainer_settings(kwargs["args"], self.batch_sampler, default_prompt(kwargs["model"]))
         super().__init__(*args, **kwargs)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
@@ -370,9 +380,9 @@ class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
         torch.save(self.args, os.path.join(folder, TRAINING_ARGS_NAME))
 
 
-def _add_trainer_settings(args: TrainingArguments, batch_sampler: Any) -> None:
+def _add_trainer_settings(args: TrainingArguments, batch_sampler: Any, prompt: str) -> None:
     """Set what `SentenceTransformerTrainingArguments` has beside Transformers' arguments, and what it changes."""
     args.batch_sampler, args.multi_dataset_batch_sampler = batch_sampler, MultiDatasetBatchSamplers.PROPORTIONAL
-    args.prompts, args.router_mapping = None, {}
+    args.prompts, args.router_mapping = prompt or None, {}
     args.prediction_loss_only, args.ddp_broadcast_buffers = True, False
     args.dataloader_drop_last = True  # an incomplete batch has fewer negatives, and processes gather equal ones

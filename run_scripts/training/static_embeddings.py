@@ -3,6 +3,7 @@
 Imports sentence-transformers (extra `embeddings`), as `sentence_embeddings` does.
 """
 
+import copy
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..base.errors import UserError
 from ..data.packing import special_token_frame
+from .trainer import forget_truncation
 
 
 #: The constant a of the weights a / (a + p), Arora et al., "A Simple but Tough-to-Beat Baseline" (2017), section 3.
@@ -36,7 +38,7 @@ def static_embeddings(
 
     Args:
         teacher: The teacher.
-        tokenizer: Its tokenizer, a fast one.
+        tokenizer: Its tokenizer, a fast one. The result has a copy of its own.
         texts: In which tokens are counted.
 
     Raises:
@@ -51,7 +53,9 @@ def static_embeddings(
     parts = [_embed(teacher, tokenizer, range(size)[start : start + _TOGETHER]) for start in range(0, size, _TOGETHER)]
     embeddings = F.normalize(torch.cat(parts), dim=-1)
     embeddings = (embeddings - embeddings.mean(dim=0)) * (FREQUENCY / (FREQUENCY + shares))[:, None]
-    static = StaticEmbedding(tokenizer, embeddings * (LENGTH / embeddings.norm(dim=-1).mean()))
+    own = copy.deepcopy(tokenizer)  # `encode` of the teacher lets its own pad and truncate
+    forget_truncation(own)
+    static = StaticEmbedding(own, embeddings * (LENGTH / embeddings.norm(dim=-1).mean()))
     # What the commands ask of a model of Transformers.
     static.config = PreTrainedConfig(architectures=["StaticEmbedding"])
     static.config.model_type = "static"

@@ -352,12 +352,32 @@ def test_an_evaluation_that_was_stopped_goes_on(command, model, data, tmp_path, 
     assert calls[5:] == [*calls[4:5], "rerank"]
     assert "going on from 4 results in" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["results.json", "results.md"]
-    (tmp_path / "out" / "results.json").rename(tmp_path / "out" / "results.unfinished.json")
-    os.utime(sets_there / "pairs" / "test.tsv", (2**32, 2**32))
-    with pytest.raises(
-        UserError, match=r"sets' is newer than the evaluation that was stopped in .*: give another one"
-    ):
-        evaluate_embeddings.main(arguments)
+
+
+@pytest.mark.parametrize("changed", ["model", "set", "time"])
+def test_only_what_has_changed_is_evaluated_anew(changed, command, model, data, tmp_path, monkeypatch):
+    """Contents count: another model or set may be older than the evaluation, and a newer file may be the same."""
+    other = static_model(tmp_path / "swapped", "abedcf")
+    sets_there = shutil.copytree(data[0], tmp_path / "sets", copy_function=shutil.copy)
+    arguments = command(model, other, tasks=["similar", "pairs"], data_dir=sets_there)
+    before = evaluate_embeddings.main(arguments)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())["results"]
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "results.unfinished.json").write_text(json.dumps(results))
+    pairs = sets_there / "pairs" / "test.tsv"
+    if changed == "model":
+        static_model(tmp_path / "swapped", "fedcba")
+    if changed == "set":
+        pairs.write_text(table("label|votes|sentence1|sentence2", "0|x|a|b", "1|x|a|c", "0|x|a|d", "1|x|b|e"))
+    for path in (pairs, *(tmp_path / "swapped").iterdir()):
+        os.utime(path, (2**32, 2**32) if changed == "time" else (2**20, 2**20))
+    calls, score = [], scores.evaluate
+    monkeypatch.setattr(scores, "evaluate", lambda *given: calls.append(given[1].name) or score(*given))
+    found = evaluate_embeddings.main(arguments)
+    assert calls == {"model": ["similar", "pairs"], "set": ["pairs", "pairs"], "time": []}[changed]
+    assert found == evaluate_embeddings.main([*arguments, "--output_dir", str(tmp_path / "fresh")])
+    assert (found == before) is (changed == "time")
 
 
 def test_the_dev_split_and_tasks_can_be_chosen(command, data, capsys, tmp_path):

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from tokenmixers import GMLPConfig, GMLPForMaskedLM, GMLPModel
+from tokenmixers.run_scripts.base import trained_model
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.trained_model import (
@@ -28,6 +29,7 @@ from tokenmixers.run_scripts.base.trained_model import (
     check_vocabulary,
     load_trained,
     load_trained_tokenizer,
+    model_fingerprint,
 )
 from tokenmixers.run_scripts.demos.checkpoints import load_checkpoint
 from tokenmixers.run_scripts.plot_spatial_weights import main as plot
@@ -282,3 +284,37 @@ def test_an_encoder_decoder_may_miss_its_head_alone(tmp_path):
     remove_weights(tmp_path / "model", "encoder.final_layer_norm")
     with pytest.raises(UserError, match=r"has no weights for encoder\.final_layer_norm\.weight"):
         build_model(arguments, load_config(arguments), AutoModelForSeq2SeqLM, trained=True)
+
+
+def test_a_fingerprint_is_of_the_files_of_a_model(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        (folder / "1_Pooling").mkdir(parents=True)
+        (folder / "1_Pooling" / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(b"weights")
+    expected = model_fingerprint(str(one))
+    assert len(expected) == 32 and model_fingerprint(str(other)) == expected
+    (other / "checkpoint-2").mkdir()
+    (other / "_teacher_embeddings").mkdir()
+    left = ("README.md", "all_results.json", "trainer_state.json", "training_args.bin", "checkpoint-2/config.json")
+    for name in (*left, "predictions_test.txt", "results.unfinished.json", "_teacher_embeddings/cache.json"):
+        (other / name).write_text("of a run")
+    assert model_fingerprint(str(other)) == expected
+    found = {expected}
+    for name in ("model.safetensors", "1_Pooling/config.json", "tokenizer.json", "modeling.py", "onnx/model.onnx"):
+        path = other / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"WEIGHTS")  # of the same length
+        found.add(model_fingerprint(str(other)))
+    assert len(found) == 6
+
+
+def test_a_fingerprint_of_a_hub_id_is_that_of_its_files_in_the_cache(monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    expected = model_fingerprint(str(tmp_path))
+    monkeypatch.setattr(trained_model, "cached_file", lambda name, file, **_: str(tmp_path / file))
+    assert model_fingerprint("me/model") == expected
+    monkeypatch.setattr(trained_model, "cached_file", lambda *_, **__: None)
+    assert (
+        len({model_fingerprint("me/model"), model_fingerprint("me/other"), model_fingerprint("me/model", "v2")}) == 3
+    )

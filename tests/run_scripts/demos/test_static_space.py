@@ -22,6 +22,7 @@ import yaml
 import tokenmixers
 from tokenmixers.run_scripts import export, push_to_hub
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.demos.static_space import static_space_files
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -242,6 +243,20 @@ def test_the_page_searches_in_chromium_without_a_server(dtype, space, exported, 
     tolerance = 1e-3 if dtype == "fp32" else 0.1
     assert found == pytest.approx(dict(zip(TEXTS, cosines.tolist(), strict=True)), abs=tolerance)
     assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+@pytest.mark.parametrize(("name", "prompt"), [("query", "query: "), (None, "")])
+def test_the_page_puts_the_default_prompt_before_every_text(name, prompt, tmp_path):
+    (tmp_path / "onnx").mkdir()
+    for file in ("modules.json", "config.json", "tokenizer.json", "tokenizer_config.json", "onnx/model.onnx"):
+        (tmp_path / file).write_text("{}")
+    settings = {"prompts": {"query": "query: "}, "default_prompt_name": name}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    files = static_space_files(tmp_path, "source", "me/search", str(tmp_path / "texts.txt"), {})
+    assert json.loads(files["settings.json"])["prompt"] == prompt
+    page = files["index.html"].read_text(encoding="utf-8")
+    assert 'prompt = settings.prompt ?? ""' in page and ".map((text) => prompt + text)" in page
 
 
 def test_what_a_static_space_needs(tmp_path):

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, pipeline
 
 import tokenmixers
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.exports import formats
+from tokenmixers.run_scripts.exports import formats, tasks
 from tokenmixers.run_scripts.exports.tasks import Checkpoint, exported_card, find_task
 from tokenmixers.run_scripts.push_to_hub import collect_files
 
@@ -206,6 +206,44 @@ def test_sentence_embeddings_have_their_pooling(name, pooling, sentence_transfor
     # With the weights beside, the folder is a checkpoint of Sentence Transformers still.
     (tmp_path / "out" / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     assert np.abs(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(long) - expected).max() < 1e-6
+
+
+@embedding
+def test_a_graph_gives_what_encode_of_the_folder_does(sentence_transformer):
+    """Prompt and number of dimensions are settings of the folder, outside of the modules."""
+    folder, model = sentence_transformer("GMLPModel", "mean")
+    model.prompts, model.default_prompt_name, model.truncate_dim = {"query": "the token "}, "query", 4
+    model.save_pretrained(str(folder))
+    checkpoint = Checkpoint(str(folder), "sentence-similarity")
+    assert checkpoint.prompt == "the token "
+    for inputs, texts in zip(checkpoint.batches(), tasks.BATCHES, strict=True):
+        with torch.no_grad():
+            found = checkpoint.model(**inputs)["sentence_embedding"]
+        torch.testing.assert_close(found, torch.tensor(model.encode(texts)), atol=1e-6, rtol=0)
+    assert found.shape[1] == 4
+    model[1].include_prompt = False
+    model.save_pretrained(str(folder))
+    with pytest.raises(UserError, match="include_prompt=false of its pooling: a graph does not hold this"):
+        Checkpoint(str(folder), "sentence-similarity")
+
+
+@exporting
+@embedding
+@pytest.mark.slow
+def test_a_prompt_is_said_and_stands_on_the_card(sentence_transformer, tmp_path, capsys, run):
+    folder, model = sentence_transformer("GMLPModel", "mean")
+    model.prompts, model.default_prompt_name, model.truncate_dim = {"query": 'the "token" '}, "query", 4
+    model.save_pretrained(str(folder))
+    (folder / "README.md").write_text("# Mine\n\n```python\nload('mine')\n```\n")
+    run(folder, tmp_path / "out", kinds=("onnx",))
+    assert "put 'the \"token\" ' before every text" in capsys.readouterr().out
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Put the prompt `'the \"token\" '` before every text" in card
+    exec(compile(re.search(r"```python\n(.+?)```", card, re.DOTALL)[1], "card", "exec"), {})
+    expected = model.encode(["This is a text.", "This is another one."])
+    assert expected.shape == (2, 4)
+    found = re.findall(r"-?\d\.\d+(?:e-\d+)?", capsys.readouterr().out)
+    assert [float(value) for value in found] == pytest.approx(expected.flatten().tolist(), abs=1e-4)
 
 
 @exporting

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, ViTConfig, ViTModel
 
@@ -296,6 +296,66 @@ def test_student_with_scores_in_place_of_attention(command, data, tmp_path):
         torch.testing.assert_close(inside, scores, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("kept", [[0, 1], []])
+@pytest.mark.parametrize("change", ["prompt", "truncate_dim"])
+def test_student_is_trained_as_encode_of_its_folder(change, kept, command, data, tmp_path, table_of):
+    """Prompt and number of dimensions are settings of the folder, outside of the modules."""
+    shutil.copytree(data / "teacher", tmp_path / "changed")
+    CHANGES[change](tmp_path / "changed")
+    settings = {**NO_CONFIG, "teacher": tmp_path / "changed", "keep_layers": kept, "learning_rate": 0}
+    run_sentence_embeddings.main(command(**settings, max_steps=1))
+    teacher, student = (SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("changed", "run"))
+    (entry,) = [entry for entry in state_of(tmp_path / "run")["log_history"] if "embedding" in entry]
+    if kept:
+        assert entry["loss"] < 1e-4
+        np.testing.assert_allclose(student.encode(TEXTS), teacher.encode(TEXTS), atol=1e-5)
+    assert student.encode("a").shape == ((8,) if change == "truncate_dim" else (32,))
+    rows = table_of(tmp_path / "run" / "predictions_validation.csv")
+    one, two = (torch.tensor(student.encode([row[name] for row in rows])) for name in ("sentence1", "sentence2"))
+    found = torch.tensor([float(row["prediction"]) for row in rows])
+    torch.testing.assert_close(found, torch.cosine_similarity(one, two), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("role", ["teacher", "model_name_or_path"])
+def test_a_finished_run_is_not_extended_with_another_model_of_the_same_name(role, command, data, tmp_path):
+    folders = [tmp_path / name / "teacher" for name in ("one", "moved", "other")]
+    for folder in folders:
+        shutil.copytree(data / "teacher", folder)
+    weights = load_file(folders[2] / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][3, 0] += 1
+    save_file(weights, folders[2] / "model.safetensors", {"format": "pt"})
+    settings = {**NO_CONFIG, "model_name_or_path": data / "bert", "save_strategy": "steps", "save_steps": 2}
+    run_sentence_embeddings.main(command(**settings | {role: folders[0]}))
+    files = sorted((tmp_path / "run").rglob("*"))
+    longer = settings | {"max_steps": 4}
+    with pytest.raises(SystemExit, match=f"was written with another model as --{role}: a run goes on with"):
+        run_sentence_embeddings.main(command(**longer | {role: folders[2]}))
+    assert sorted((tmp_path / "run").rglob("*")) == files
+    run_sentence_embeddings.main(command(**longer | {role: folders[1]}))
+    assert state_of(tmp_path / "run")["global_step"] == 4
+
+
+def test_a_grid_is_not_continued_with_another_teacher_of_the_same_name(command, data, tmp_path):
+    shutil.copytree(data / "teacher", tmp_path / "teacher")
+    settings = {"teacher": tmp_path / "teacher", "max_steps": 1}
+    run_sentence_embeddings.main(command(**settings, seeds=[1]))
+    CHANGES["epsilon"](tmp_path / "teacher")
+    with pytest.raises(SystemExit, match=r"were made with files of --teacher='.*', now it is '.*': they could not be"):
+        run_sentence_embeddings.main(command(**settings, seeds=[1, 2]))
+
+
+def test_student_that_cuts_its_embeddings_to_fewer_than_the_teachers_is_refused(command, data, tmp_path):
+    shutil.copytree(data / "teacher", tmp_path / "changed")
+    CHANGES["truncate_dim"](tmp_path / "changed")
+    with pytest.raises(SystemExit, match=r"truncate_dim=8, the teacher's have 32 dimensions: remove truncate_dim"):
+        run_sentence_embeddings.main(command(**NO_CONFIG, model_name_or_path=tmp_path / "changed"))
+    assert not (tmp_path / "run").exists()
+
+
+def state_of(folder):
+    return json.loads((folder / "trainer_state.json").read_text())
+
+
 def test_student_with_other_token_mixing(command, data, tmp_path):
     types = ["random_synthesizer", "full_attention"]
     run_sentence_embeddings.main(command(**NO_CONFIG, keep_layers=[1, 0], token_mixers=types, learning_rate=0))
@@ -369,6 +429,20 @@ def test_student_without_layers_is_static(command, data, teacher, tmp_path, monk
     size = student[0].embedding.weight.numel()
     assert f"A `StaticEmbedding` with {size:,} parameters" in card and "trust_remote_code" not in card
     assert "tokens are truncated" not in card
+
+
+def test_static_student_is_evaluated_as_the_saved_model(command, tmp_path, table_of):
+    """The teacher's `encode` lets the teacher's tokenizer pad and truncate; with a full cache it does not read."""
+    settings = {**NO_CONFIG, "keep_layers": [], "max_steps": 3}
+    results = [run_sentence_embeddings.main(command(**settings, output_dir=tmp_path / name)) for name in "ab"]
+    assert results[0]["eval_spearman_cosine"] == results[1]["eval_spearman_cosine"]
+    files = [(tmp_path / name / "tokenizer.json").read_text() for name in "ab"]
+    assert files[0] == files[1] and json.loads(files[0])["truncation"] is None
+    rows = table_of(tmp_path / "a" / "predictions_validation.csv")
+    saved = SentenceTransformer(str(tmp_path / "a"), device="cpu")
+    one, two = (torch.tensor(saved.encode([row[name] for row in rows])) for name in ("sentence1", "sentence2"))
+    found = torch.tensor([float(row["prediction"]) for row in rows])
+    torch.testing.assert_close(found, (one * two).sum(dim=-1), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("overrides", "rates"), [(None, {0.0}), ("hidden_dropout_prob=0.2", {0.0, 0.2})])

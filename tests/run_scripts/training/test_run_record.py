@@ -91,6 +91,16 @@ def test_other_settings_are_refused(changes, told):
     )
 
 
+def test_models_are_told_apart_by_their_files():
+    before = {**SETTINGS, "teacher": "teacher", "teacher_files": "12", "starting_files": None}
+    state = saved_state(before)
+    check_settings("checkpoint-2", state, {**before, "teacher": "renamed"})
+    check_settings("checkpoint-2", saved_state(SETTINGS), {**SETTINGS, "starting_files": "34"})  # from before
+    for name, option in (("teacher_files", "--teacher"), ("starting_files", "--model_name_or_path")):
+        with pytest.raises(UserError, match=f"was written with another model as {option}: a run goes on"):
+            check_settings("checkpoint-2", state, {**before, name: "34"})
+
+
 def test_what_may_change(notes):
     state = saved_state(SETTINGS)
     check_settings("checkpoint-2", state, {**SETTINGS, "training_rows": 5, "training_data": "12ab"})  # from before

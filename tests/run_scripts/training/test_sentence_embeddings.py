@@ -18,7 +18,8 @@ from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training.sentence_embeddings import (
@@ -243,3 +244,18 @@ def test_mteb_takes_the_model(checkpoint, tmp_path):
     one, other = (torch.tensor(model.encode(rows[name])) for name in ("sentence1", "sentence2"))
     expected = spearmanr(rows["score"], torch.cosine_similarity(one, other)).statistic
     assert scores["cosine_spearman"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("name", "accuracy"), [("back", 1.0), (None, 0.0)])
+def test_held_out_pairs_are_read_as_encode_does(name, accuracy):
+    """With the default prompt and nothing else: the library has own prompts, empty ones, for queries and documents."""
+    vectors = {"a": (1.0, 0.0), "b": (0.0, 1.0), "c": (0.7, 0.7), "back": (-2.0, 0.0)}
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(vectors)}, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    module = StaticEmbedding(tokenizer, np.array([*vectors.values()], dtype=np.float32))
+    prompts = {"back": "back ", "query": "b ", "document": "c "}
+    model = SentenceTransformer(modules=[module], prompts=prompts, default_prompt_name=name, device="cpu")
+    pairs = datasets.Dataset.from_dict({"anchor": ["a", "c"], "positive": ["b", "c"]})
+    found = build_evaluator(pairs, 2, None).evaluators[0]
+    found.queries, found.queries_ids = ["a"], ["a"]
+    assert found(model)["cosine_accuracy@1"] == accuracy
