@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import itertools
 import json
 import re
@@ -191,7 +192,7 @@ def test_finetuning_on_own_texts_in_python(tmp_path, monkeypatch):
     names: dict = {}
     exec(compile(code, "README.md", "exec"), names)
     assert sorted(map(len, names["reviews"]["input_ids"])) == [8, 256]
-    assert names["reviews"]["label"][:] == [1, 0] and names["model"].config.num_labels == 2
+    assert names["reviews"]["label"][:] == [1, 0] and names["model"].config.id2label == {0: "bad", 1: "good"}
     assert (tmp_path / "outputs" / "trainer" / "checkpoint-3" / "model.safetensors").is_file()
 
 
@@ -294,6 +295,12 @@ def test_the_token_mixer_of_the_guide_computes_what_it_says():
     assert_close(states.last_hidden_state[1:], model(ids[1:]).last_hidden_state)
     mixed = names["MeanMixing"]()(torch.arange(6.0).view(1, 3, 2))
     assert_close(mixed, torch.tensor([[[2.0, 3.0]] * 3]))
+
+
+def test_functions_of_the_public_api_are_named_with_the_arguments_that_they_need():
+    (row,) = re.findall(r"`train_unigram_tokenizer\((.+?)\)`", TEXTS["modeling/README.md"])
+    parameters = inspect.signature(train_unigram_tokenizer).parameters.values()
+    assert row.split(", ") == [one.name for one in parameters if one.default is one.empty]
 
 
 def anchors(page: Path) -> set[str]:
