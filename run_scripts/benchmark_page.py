@@ -6,9 +6,10 @@
 Each folder next to the page holds the results of one machine. Its name begins with the letter that the tables call the
 machine. The text before the page's first `## ` and its section "What the results depend on" are written by hand
 and stay. If `../embeddings` has results of `evaluate_embeddings`, quality.json and speed.json, they are drawn in
-`../pictures/embeddings.png`.
+`../pictures/embeddings.png`, and the scores are written to `../embeddings/scores.csv`.
 """
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from .base.errors import UserError
 from .base.shipped_files import MODEL_CARDS
 from .benchmarks.results_page import page
 from .embeddings.pictures import draw, published
+from .embeddings.results import scores_csv
 
 
 @dataclass
@@ -42,7 +44,9 @@ def main(argv: list[str] | None = None) -> None:
     if (results / "quality.json").is_file():
         picture = folder.parent / "pictures" / "embeddings.png"
         draw(*published(results), picture)
-        print(f"{picture}: drawn from {results}")
+        scores = results / "scores.csv"
+        scores.write_text(scores_csv(json.loads((results / "quality.json").read_text("utf-8"))["results"]), "utf-8")
+        print(f"{picture}: drawn from {results}; {scores}: all scores")
 
 
 if __name__ == "__main__":

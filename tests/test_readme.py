@@ -34,7 +34,7 @@ PAGES = [
     "model_cards/README.md",
     "model_cards/papers.md",
     "model_cards/benchmarks/README.md",
-    "model_cards/embeddings/README.md",
+    *(f"model_cards/embeddings/{name}.md" for name in ("README", "training", "comparisons", "finetuning")),
     "model_cards/studies/README.md",
     "tests/README.md",
     *(str(guide.relative_to(ROOT)) for guide in sorted((ROOT / "run_scripts" / "guides").glob("*.md"))),
@@ -150,6 +150,7 @@ def test_names_of_commands_and_targets_in_sentences_exist(page):
 #: Examples with these are skipped where they are not installed.
 OPTIONAL_PACKAGES = ("sentence_transformers", "sklearn", "faiss", "model2vec", "mteb", "onnxruntime", "litserve")
 PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
+PYTHON += [(path.name, path.read_text()) for path in sorted((ROOT / "model_cards" / "embeddings").glob("*.py"))]
 
 
 @pytest.mark.parametrize(("page", "code"), PYTHON, ids=[page for page, _ in PYTHON])
@@ -264,11 +265,23 @@ def test_the_models_of_the_first_page_are_as_good_and_fast_as_measured():
     assert "On STS-B `hybrid-minilm` scores {:.1f} in this way, and {:.1f} finetuned".format(*pairs) in text
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("model_cards/embeddings/")])
+def test_the_pages_of_the_embeddings_are_short(page):
+    """Lines, and the columns and rows of tables."""
+    assert len(TEXTS[page].splitlines()) <= 150
+    for table in re.findall(r"(?:^\|.*\|\n)+", TEXTS[page], re.MULTILINE):
+        head, _, *rows = table.splitlines()
+        assert head.count("|") <= 8 and len(rows) <= 15, head
+
+
 def test_the_rows_of_a_student_are_those_of_its_command():
-    page = [line.split(" | ") for line in TEXTS["model_cards/embeddings/README.md"].splitlines() if line[:2] == "| "]
-    titles, seen = next(pair for pair in itertools.pairwise(page) if pair[1][0] == "| rows seen, thousands")
-    seen = {title.strip(" |"): cell.strip(" |") + ",000" for title, cell in zip(titles, seen, strict=True)}
-    (commands,) = (block for block in blocks("model_cards/embeddings/README.md", "bash") if block.startswith("LEARN="))
+    rows = re.findall(
+        r"^\| ([\w -]+) \| ([\d,]+) \|(?: [\d.]+ % \|){5}$", TEXTS["model_cards/embeddings/README.md"], re.M
+    )
+    seen = {model: f"{count},000" for model, count in rows}
+    (commands,) = (
+        block for block in blocks("model_cards/embeddings/training.md", "bash") if block.startswith("LEARN=")
+    )
     for options, name in re.findall(r"\$LEARN (.+?)--output_dir outputs/(\S+)", commands, re.DOTALL):
         given = {"max_train_samples": 120_000, "num_train_epochs": 1}  # of `$LEARN`
         given |= {key: int(value) for key, value in re.findall(r"--(\w+) (\d+)\b", options)}

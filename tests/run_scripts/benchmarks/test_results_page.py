@@ -178,10 +178,13 @@ def test_the_picture_is_drawn_from_the_results_next_to_the_page(folder, monkeypa
     benchmark_page.main(call)
     assert drawn == []
     shutil.copytree(MODEL_CARDS / "embeddings", folder / "embeddings")
+    (folder / "embeddings" / "scores.csv").unlink()
     benchmark_page.main(call)
     ((results, speeds, path),) = drawn
     assert len(results) >= 120 and {row["format"] for row in speeds} == {"float32", "onnx-int8"}
     assert path == folder / "pictures" / "embeddings.png"
+    written = folder / "embeddings" / "scores.csv"
+    assert written.read_text() == (MODEL_CARDS / "embeddings" / "scores.csv").read_text()
 
 
 @pytest.mark.parametrize("fact", results_page.MACHINE_FACTS)
