@@ -2,6 +2,7 @@
 
     tokenmixers evaluate_embeddings --models sentence-transformers/all-MiniLM-L6-v2 outputs/embeddings \
         --data_dir embedding_eval glue/STS-B --output_dir outputs/evaluation
+    tokenmixers evaluate_embeddings --models outputs/teacher outputs/student --data_dir held_out.tsv ...
     tokenmixers evaluate_embeddings --models outputs/embeddings --data_dir embedding_eval --tasks similarity trec ...
 
 Prints and writes a table that compares the models, with their scores relative to those of the first one. With
@@ -58,11 +59,17 @@ class EmbeddingEvaluationArguments:
             "folders, Hub ids, or names of models that come with this package. Shares are of the first one's scores."
         }
     )
-    data_dir: list[str] = field(metadata={"help": "Folders, each with a set, or with a folder for each set."})
     output_dir: str = field(
         metadata={
             "help": "New folder for results.json and results.md. The same command continues an unfinished evaluation."
         }
+    )
+    data_dir: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Folders, each with a set, or with a folder for each set; or files, such as held-out pairs. "
+            "Without any, --speed_file measures speed alone."
+        },
     )
     tasks: list[str] | None = field(
         default=None, metadata={"help": "Names of sets or kinds, such as sts12 or retrieval; all by default."}
@@ -86,7 +93,10 @@ class EmbeddingEvaluationArguments:
     )
     speed_file: str | None = field(
         default=None,
-        metadata={"help": "Table with sentences (sentence1 and sentence2, or text) to measure the speed with."},
+        metadata={
+            "help": "Table with sentences (sentence1 and sentence2, anchor and positive, or text) to measure the "
+            "speed with."
+        },
     )
     speed_sentences: int = field(default=512, metadata={"help": "Use this many sentences of it."})
     threads: list[int] | None = field(
@@ -99,6 +109,8 @@ class EmbeddingEvaluationArguments:
 
     def __post_init__(self):
         check_ranges(self, ("at least 1", "batch_size max_seq_length speed_sentences threads rounds"))
+        if not self.data_dir and self.speed_file is None:
+            raise UserError("there is nothing to measure: give --data_dir, --speed_file or both.")
 
 
 def find_columns(arguments: EmbeddingEvaluationArguments) -> dict[str, tuple[str, str]]:
@@ -183,7 +195,8 @@ def page(tables: list[str], run: dict[str, Any]) -> str:
     """The tables with what made them, as Markdown."""
     where = f"{run['accelerator'] or run['processor']}, {run['threads']} threads; {run['versions']}; {run['date']}"
     content = "\n\n".join(tables)
-    return f"{content}\n\nScores times 100. {where}.\n\n```\n{run['command']}\n```\n"
+    scores = "Scores times 100. " if run["rows"] else ""
+    return f"{content}\n\n{scores}{where}.\n\n```\n{run['command']}\n```\n"
 
 
 def as_json(content: Any) -> str:
@@ -212,7 +225,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     output, earlier = Path(arguments.output_dir).expanduser(), earlier_results(arguments)
     if arguments.speed_file is not None:
         read_sentences(arguments.speed_file, 1)
-    tasks = load_tasks(arguments.data_dir, arguments.tasks, arguments.split)
+    tasks = load_tasks(arguments.data_dir, arguments.tasks, arguments.split) if arguments.data_dir else []
     for module in ("sentence_transformers", "sklearn"):
         import_optional(module, "embeddings", COMMAND)
     if any(kind in ONNX_FILES for kind in arguments.formats):
@@ -233,16 +246,18 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     scores = {title: [next(found) for _ in tasks] for title in evaluation.columns}
     rows = summarise(tasks, scores)
     content = run | {"models": list(scores), "rows": rows, "results": results}
-    tables = [table_of(rows, list(scores))]
-    print(f"\n{tables[0]}\n", flush=True)
+    tables = [table_of(rows, list(scores))] if tasks else []
+    if tasks:
+        print(f"\n{tables[0]}\n", flush=True)
     if arguments.speed_file is not None:
         content["speeds"] = evaluation.speeds()
         tables.append(speed_table(content["speeds"]))
-        print(f"{tables[1]}\n", flush=True)
-        draw(results, content["speeds"], output / "quality_speed.png")
+        print(f"{tables[-1]}\n", flush=True)
+        if tasks:
+            draw(results, content["speeds"], output / "quality_speed.png")
     write_atomically(output / "results.json", as_json(content))
-    write_atomically(output / "results.md", page(tables, run))
-    (output / UNFINISHED).unlink()
+    write_atomically(output / "results.md", page(tables, content))
+    (output / UNFINISHED).unlink(missing_ok=True)
     return rows
 
 

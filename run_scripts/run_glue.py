@@ -186,10 +186,10 @@ class TextClassification(Task):
         return facts
 
     def is_probed(self, run: Run, model: PreTrainedModel) -> bool:
-        """Whether the output layer starts with a linear probe: by default if the learning rate was not given."""
+        """Whether the output layer starts with a linear probe: by default at the model's default learning rate."""
         wanted = run[LinearProbeArguments].linear_probe
         if wanted is None:
-            wanted = run.args.rate_reason is not None
+            wanted = run.args.learning_rate == run.args.default_rate
         return wanted and not self.task.multiple_choice and new_output_layer(model) is not None
 
     def start(self, run: Run, trainer: Any) -> None:

@@ -363,7 +363,7 @@ class EmbeddingDistillation(SentenceEmbeddings):
         if run[EmbeddingArguments].matryoshka_dims is not None:
             raise UserError("--matryoshka_dims is for pairs without a --teacher: leave one of them out.")
         kept = run[EmbeddingTeacherArguments].keep_layers
-        if kept is not None and run.args.rate_reason is not None:
+        if kept is not None:
             choose_student_rate(run.args, kept)
 
     def find_teacher(self, run: Run) -> "EmbeddingTeacher":

@@ -1,7 +1,6 @@
-"""The retrieval sets of the embeddings' page: how they are made, and how students differ on them."""
+"""The retrieval sets of the embeddings' pages: how they are made, and how students differ on them."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -10,23 +9,17 @@ import numpy as np
 from tokenmixers.run_scripts.embeddings.tasks import load_tasks
 
 
-PAGE = Path(__file__).parents[1] / "model_cards" / "embeddings" / "README.md"
-
-
-def code_with(word: str) -> str:
-    """The block of Python of the page that has this word."""
-    (code,) = (block for block in re.findall(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL) if word in block)
-    return code
+FOLDER = Path(__file__).parents[1] / "model_cards" / "embeddings"
 
 
 def test_differences_between_students_are_those_of_the_code(tmp_path, monkeypatch):
     (tmp_path / "outputs" / "evaluation").mkdir(parents=True)
-    shutil.copy(PAGE.with_name("quality.json"), tmp_path / "outputs" / "evaluation" / "results.json")
+    shutil.copy(FOLDER / "quality.json", tmp_path / "outputs" / "evaluation" / "results.json")
     monkeypatch.chdir(tmp_path)
-    exec(compile(code_with("by_query"), "page", "exec"), names := {})
+    exec(compile((FOLDER / "retrieval_intervals.py").read_text(), "page", "exec"), names := {})
     three, four, hybrid, gmlp = "MiniLM, 3 layers", "MiniLM, 4 layers", "hybrid-minilm", "gmlp-minilm"
     mean = {model: np.mean([*sets.values()], axis=0) for model, sets in names["shares"].items()}
-    text = " ".join(PAGE.read_text().split())
+    text = " ".join((FOLDER / "comparisons.md").read_text().split())
     for claim, more, less in (
         ("3 layers keep {:.1f} points more than `gmlp-minilm` ({:.1f} to {:.1f})", three, gmlp),
         ("and `hybrid-minilm` {:.1f} more ({:.1f} to {:.1f})", hybrid, gmlp),
@@ -54,7 +47,7 @@ def test_retrieval_sets_are_made_from_their_sources(tmp_path, monkeypatch):
         paragraphs.append({"context": text, "qas": rows})
     data = {"data": [{"paragraphs": [paragraph]} for paragraph in paragraphs]}
     (answers / "200423_covidQA.json").write_text(json.dumps(data))
-    exec(compile(code_with("qrels.tsv"), "page", "exec"), {})
+    exec(compile((FOLDER / "retrieval_sets.py").read_text(), "page", "exec"), {})
     made = {task.name: task.data for task in load_tasks(["retrieval_sets"])}
     assert sorted(made) == ["bbc_news", "covid_qa"]
     for name, task in made.items():

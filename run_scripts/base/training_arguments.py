@@ -55,7 +55,9 @@ class ScriptTrainingArguments(TrainingArguments):
         names_output: Whether `output_dir` was given; commands need it.
         rate_reason: Why `learning_rate` has its value if it was not given, otherwise `None`; see
             `choose_learning_rate`.
-        epochs_reason: Likewise for `num_train_epochs`, see `choose_epochs`.
+        default_rate: The learning rate that the model has by default, whether or not it was given; `None` if several
+            rates are tried.
+        epochs_reason: Why `num_train_epochs` has its value if it was not given, see `choose_epochs`.
 
     Raises:
         ValueError: If the arguments contradict each other, or ask for float16 without a GPU.
@@ -65,6 +67,7 @@ class ScriptTrainingArguments(TrainingArguments):
     grid: ClassVar[Any] = None
     names_output: ClassVar[bool] = False
     rate_reason: ClassVar[str | None] = None
+    default_rate: ClassVar[float | None] = TrainingArguments.learning_rate
     epochs_reason: ClassVar[str | None] = None
     learning_rate: float | None = field(
         default=None,

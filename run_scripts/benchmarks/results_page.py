@@ -1,4 +1,4 @@
-"""The tables of `model_cards/benchmarks/README.md` and of the README."""
+"""The tables of `model_cards/benchmarks/README.md`."""
 
 import json
 import re
@@ -13,12 +13,14 @@ from ..base.reporting import heading_link, markdown_table
 from .arguments import BenchmarkArguments
 
 
-#: The comments around the README's table.
-MARKS = ("<!-- table of `tokenmixers benchmark_page` -->", "<!-- end of the table -->")
-
-
 #: The section of the page that is written by hand.
 NOTES = "What the results depend on"
+
+#: Above the table of one processor and one GPU.
+SUMMARY_TEXT = (
+    "Inference / training in eager mode. The CPU is {cpu}, the GPU is {gpu}. The rows of one sentence "
+    "train by\nfinetuning, with PyTorch's attention function in BERT."
+)
 
 #: Above the table that compares the machines.
 COMPARED_TEXT = "Inference in eager mode, in float32, or in bfloat16 where nothing else was measured."
@@ -108,7 +110,7 @@ _SENTENCES = (10, "10,000 sentences, 1 thread", "inference")
 _ONE_SENTENCE = (11, "one sentence at a time", "inference")
 _SHAPES = tuple(zip(("BERT, equal shape", "BERT, equal operations"), SENTENCE_PEERS, strict=True))
 
-#: The README's table.
+#: The first table of the page.
 SUMMARY = (
     SummaryRow("gMLP-S, images", "timm, same weights", ("tokenmixers", "timm"), _both(1, "gmlp-s16-224"), True),
     SummaryRow(
@@ -142,8 +144,8 @@ SUMMARY = (
     ),
 )
 
-#: Head of a column of the README's table -> letter and dtype.
-README_COLUMNS = {
+#: Head of a column of the first table -> letter and dtype.
+SUMMARY_COLUMNS = {
     "CPU float32": ("C", "float32"),
     "CPU bfloat16": ("C", "bfloat16"),
     "GPU bfloat16": ("D", "bfloat16"),
@@ -363,8 +365,8 @@ def compared_table(machines: Mapping[str, Results]) -> str:
 
 
 def summary_table(machines: Mapping[str, Results]) -> str:
-    """The README's table: eager, of one processor and one GPU."""
-    return _summary(SUMMARY, {head: (machines.get(key, {}), dtype) for head, (key, dtype) in README_COLUMNS.items()})
+    """The first table: eager, of one processor and one GPU."""
+    return _summary(SUMMARY, {head: (machines.get(key, {}), dtype) for head, (key, dtype) in SUMMARY_COLUMNS.items()})
 
 
 def _summary(rows: Sequence[SummaryRow], columns: Mapping[str, tuple[Results, str]]) -> str:
@@ -372,16 +374,6 @@ def _summary(rows: Sequence[SummaryRow], columns: Mapping[str, tuple[Results, st
     cells = [[_summary_cell(reports, row, dtype) for reports, dtype in columns.values()] for row in rows]
     table = [(row.ours, row.against, *figures) for row, figures in zip(rows, cells, strict=True) if any(figures)]
     return markdown_table(("", "against", *columns), table)
-
-
-def with_summary(readme: Path, folder: Path) -> str:
-    """The content of a README, with the table between its two comments replaced by the results in a folder."""
-    start, end = MARKS
-    before, found, rest = readme.read_text(encoding="utf-8").partition(start)
-    _, found_end, after = rest.partition(end)
-    if not (found and found_end):
-        raise UserError(f"{readme} needs the lines {start!r} and {end!r} around its table.")
-    return f"{before}{start}\n{summary_table(read_machines(folder))}\n{end}{after}"
 
 
 def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
@@ -428,10 +420,12 @@ def machine_section(letter: str, reports: Results) -> str:
 
 
 def page(folder: Path) -> str:
-    """The page: README.md's text before its first `## `, the machines, how they compare, its `NOTES`, the results."""
+    """The page: README.md's text before its first `## `, a summary, the machines, its `NOTES`, the results."""
     machines = read_machines(folder)
     head, *sections = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")
-    parts = [head, f"## Machines\n\n{machines_table(machines)}"]
+    cpu, gpu = dict.fromkeys(letter for letter, _ in SUMMARY_COLUMNS.values())
+    parts = [head, f"## Summary\n\n{SUMMARY_TEXT.format(cpu=cpu, gpu=gpu)}\n\n{summary_table(machines)}"]
+    parts += [f"## Machines\n\n{machines_table(machines)}"]
     parts.append(f"## The machines compared\n\n{COMPARED_TEXT}\n\n{compared_table(machines)}")
     parts += [f"## {section}" for section in sections if section.startswith(NOTES)]
     parts += [machine_section(*item) for item in machines.items()]

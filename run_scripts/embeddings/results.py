@@ -1,5 +1,7 @@
 """Tables of scores of sentence embeddings."""
 
+import csv
+import io
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,6 +48,20 @@ def _means(rows: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
         part: [mean(values) for values in zip(*(row[part] for row in rows), strict=True)]
         for part in ("scores", "shares")
     }
+
+
+def scores_csv(results: Sequence[Mapping[str, Any]]) -> str:
+    """All scores times 100, as text of a csv file: a row for each set, a column for each model."""
+    scores: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in results:
+        scores.setdefault((row["kind"], row["set"], row["metric"]), {})[row["model"]] = row["score"]
+    models = list(dict.fromkeys(row["model"] for row in results))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["kind", "set", "metric", *models])
+    for names, found in scores.items():
+        writer.writerow([*names, *(f"{100 * found[model]:.2f}" if model in found else "" for model in models)])
+    return file.getvalue()
 
 
 def table_of(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:

@@ -18,17 +18,21 @@ from ..data.table_files import check_text, read_table
 Columns = Mapping[str, tuple[str, str]]
 
 
+#: Columns of a table whose texts are encoded.
+COLUMNS = ("sentence1", "sentence2", "anchor", "positive", "text")
+
+
 def all_threads() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_sentences(file: str, count: int) -> list[str]:
-    """The first sentences of a table: of its columns sentence1 and sentence2, row by row, or of its column text."""
+    """The first sentences of a table, row by row: of its columns of pairs, or of its column text."""
     table = read_table(file)
-    columns = [name for name in ("sentence1", "sentence2", "text") if name in table.columns]
+    columns = [name for name in COLUMNS if name in table.columns]
     if not columns:
-        raise UserError(f"--speed_file {file!r} has none of the columns sentence1, sentence2 and text.")
+        raise UserError(f"--speed_file {file!r} has none of the columns {', '.join(COLUMNS[:-1])} and {COLUMNS[-1]}.")
     rows = table.convert(lambda row: [check_text(table.value(row, name)) for name in columns])
     return [sentence for _, sentences in rows for sentence in sentences][:count]
 

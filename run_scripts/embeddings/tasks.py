@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +48,9 @@ COLUMNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("label", "text"), "classification"),
     (("label", "title", "description"), "classification"),
 )
+
+#: Columns of held-out pairs: each first text is a query among all second texts.
+PAIRS = ("anchor", "positive")
 
 #: Value of `--split` -> names of its files, without ending.
 SPLITS = {"test": ("test",), "dev": ("dev", "validation")}
@@ -100,17 +103,18 @@ class EmbeddingTask:
 def load_tasks(
     folders: Sequence[str], wanted: Sequence[str] | None = None, split: str = "test"
 ) -> list[EmbeddingTask]:
-    """Read the sets in folders, each a set or a folder of sets, in the order of `METRICS`.
+    """Read the sets in folders, each a set, a folder of sets or a file, in the order of `METRICS`.
 
-    `wanted` are names of sets or kinds. Test files that are missing or hide their labels give way to "dev".
+    A file is evaluated whatever its name: pairs in the columns `PAIRS`, or the columns of a kind. `wanted` are names
+    of sets or kinds. Test files that are missing or hide their labels give way to "dev".
     """
     found = {}
     for path in (path for folder in folders for path in _set_folders(folder)):
-        if path.name in found and found[path.name] != path:
+        name = _name(path)
+        if found.setdefault(name, path) != path:
             raise UserError(
-                f"--data_dir: {str(found[path.name])!r} and {str(path)!r} have the same name: give one of them."
+                f"--data_dir: {str(found[name])!r} and {str(path)!r} have the same name: give one of them."
             )
-        found[path.name] = path
     known = [*found, *METRICS]
     for name in wanted or ():
         if name not in known:
@@ -127,11 +131,18 @@ def load_tasks(
     return sorted(chosen, key=lambda task: [*METRICS].index(task.kind))
 
 
+def _name(path: Path) -> str:
+    """The name of the set in a folder or file."""
+    return path.name.partition(".")[0] if path.is_file() else path.name
+
+
 def _set_folders(folder: str) -> list[Path]:
-    """The folder itself if it has tables, else its folders."""
+    """The folder itself if it has tables, else its folders. A file stands for itself."""
     path = Path(folder).expanduser().resolve()
+    if path.is_file():
+        return [path]
     if not path.is_dir():
-        raise UserError(f"--data_dir: there is no folder {folder!r}.")
+        raise UserError(f"--data_dir: there is no folder or file {folder!r}.")
     if any(entry.is_file() and ending(entry) in TABLES for entry in path.iterdir()):
         return [path]
     inner = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
@@ -153,7 +164,9 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _load(folder: Path, split: str) -> EmbeddingTask | None:
-    """The set in a folder; `None`, with a message, if it has no such split."""
+    """The set in a folder or file; `None`, with a message, if a folder has no such split."""
+    if folder.is_file():
+        return _of_file(folder)
     files = _files(folder)
     if {"corpus", "queries"} <= files.keys():
         return _retrieval(folder, files, split)
@@ -171,6 +184,24 @@ def _load(folder: Path, split: str) -> EmbeddingTask | None:
         f"with the columns {', or '.join(', '.join(columns) for columns, _ in COLUMNS)}: name the sets to evaluate "
         "with --tasks, or see the formats in the guide on sentence embeddings."
     )
+
+
+def _of_file(file: Path) -> EmbeddingTask:
+    """The set in a file: held-out pairs as `run_sentence_embeddings` reads them, or the columns of a kind."""
+    table, name = read_table(file), _name(file)
+    if not {*PAIRS} <= {*table.columns}:
+        task = _of_split(file, {"all": file}, "all", "test")
+        if task is None:
+            known = ", or ".join(", ".join(columns) for columns in (PAIRS, *(names for names, _ in COLUMNS)))
+            raise UserError(f"--data_dir: {str(file)!r} needs the columns {known}: name a file that has them.")
+        return replace(task, name=name)
+    pairs = load_sentence_pairs(SentencePairArguments(test_file=[str(file)]), ["test"])["test"]
+    relevant: dict[str, set[str]] = {}
+    for row in pairs:
+        relevant.setdefault(row["anchor"], set()).add(row["positive"])
+    data = {"queries": {text: text for text in relevant}, "corpus": {text: text for text in pairs["positive"]}}
+    own = {text for text in relevant if text not in relevant[text]}
+    return EmbeddingTask(name, "test", "retrieval", len(relevant), data | {"relevant": relevant, "own": own})
 
 
 def _without_dev(folder: Path) -> None:

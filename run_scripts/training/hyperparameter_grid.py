@@ -118,7 +118,8 @@ def plan(grid: GridArguments, args: TrainingArguments, shared: Sequence[Any] = (
             )
         run: Any = copy.copy(args)
         run.learning_rate, run.per_device_train_batch_size, run.seed = rate, size // parts, seed
-        run.rate_reason = args.rate_reason if grid.learning_rates is None else None
+        if grid.learning_rates is not None:
+            run.rate_reason, run.default_rate = None, None
         run.output_dir = str(folder.path / f"lr{rate:.15g}_batch{size}_seed{seed}")
         run.run_name = Path(run.output_dir).name
         run.grid = folder

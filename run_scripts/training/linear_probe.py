@@ -38,7 +38,8 @@ class LinearProbeArguments:
         default=None,
         metadata={
             "help": "Start the new output layer of a checkpoint with a regression on its features, of at most 2,000 "
-            "training rows; false starts at random. By default true without --learning_rate and --learning_rates.",
+            "training rows; false starts at random. By default true at the model's default learning rate, unless "
+            "--learning_rates tries several.",
             "nargs": "?",
             "const": True,
         },

@@ -273,7 +273,7 @@ class Run:
         self.task.check(self)
         if self.model_args.train_tokenizer is not None and not args.do_train:
             raise UserError("--train_tokenizer needs --do_train: the tokenizer is trained on the training data.")
-        if args.do_train and args.rate_reason is not None and grid.learning_rates is None:
+        if args.do_train and grid.learning_rates is None:
             choose_learning_rate(args, self.model_args)
         try_arguments(args)
         if args.use_cpu:

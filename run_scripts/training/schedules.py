@@ -33,7 +33,7 @@ ROWS_READ, MOST_EPOCHS = 1_800, 6
 
 
 def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArguments) -> None:
-    """Set the learning rate of a run whose command line gives none, and `rate_reason`.
+    """Set the `default_rate` of the model, which is the learning rate of a run whose command line gives none.
 
     Args:
         args: Changed in place. Other models than those of `PRE_NORM` and HybridBert's checkpoints keep Transformers'
@@ -47,22 +47,28 @@ def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArgument
     if model_type not in PRE_NORM and not is_hybrid_checkpoint:
         return
     if arguments.model_name_or_path is not None:
-        args.learning_rate, args.rate_reason = CHECKPOINT_RATE, f"default for {model_type} checkpoints"
+        _set_default(args, CHECKPOINT_RATE, f"default for {model_type} checkpoints")
     else:
-        args.learning_rate, args.rate_reason = NEW_MODEL_RATE, f"default for a new {model_type}"
+        _set_default(args, NEW_MODEL_RATE, f"default for a new {model_type}")
 
 
 def choose_student_rate(args: ScriptTrainingArguments, kept_layers: Sequence[int]) -> None:
-    """Set the learning rate of a student of its teacher's layers whose command line gives none, and `rate_reason`.
+    """Set the `default_rate` of a student of its teacher's layers, the learning rate if the command line gives none.
 
     Args:
         args: Changed in place.
         kept_layers: Numbers of the layers; without any the student is static embeddings.
     """
     if kept_layers:
-        args.learning_rate, args.rate_reason = LAYERS_RATE, "default for layers of a teacher"
+        _set_default(args, LAYERS_RATE, "default for layers of a teacher")
     else:
-        args.learning_rate, args.rate_reason = STATIC_RATE, "default for static embeddings"
+        _set_default(args, STATIC_RATE, "default for static embeddings")
+
+
+def _set_default(args: ScriptTrainingArguments, rate: float, reason: str) -> None:
+    args.default_rate = rate
+    if args.rate_reason is not None:  # none was given
+        args.learning_rate, args.rate_reason = rate, reason
 
 
 def choose_epochs(args: ScriptTrainingArguments, rows: int, model_type: str) -> None:

@@ -283,7 +283,7 @@ TEXTS = [
         "the output folder full exists and",
     ),
     (("make_data idx_images",), "--input_dir folder", "there is neither train-images-idx3-ubyte nor"),
-    (("evaluate_embeddings",), "--models bert --data_dir nope", "--data_dir: there is no folder 'nope'"),
+    (("evaluate_embeddings",), "--models bert --data_dir nope", "--data_dir: there is no folder or file 'nope'"),
 ]
 
 #: What a command cannot do without.

@@ -329,6 +329,34 @@ def test_speeds_stand_in_the_results_and_in_the_picture(command, model, data, tm
     assert axis.get_ylabel() == "Spearman's correlation times 100, similar"
 
 
+def test_held_out_pairs_are_a_set_and_sentences_to_measure_speed_with(command, tmp_path):
+    """Every anchor is a query among all positives."""
+    pairs = tmp_path / "held_out.tsv"
+    pairs.write_text(table("anchor|positive", "a|c", "f|e", "a|b", "d|a"))
+    timed = {"speed_file": pairs, "threads": [1], "rounds": 1}
+    (row,) = evaluate_embeddings.main(command(data_dir=pairs, tasks=["held_out"], **timed))
+    assert (row["name"], row["metric"]) == ("held_out", "ndcg@10")
+    # a does not find itself, then b and c are next; e is next to f; d finds c and e, b, and then a.
+    first, second, fourth = 1, 1 / math.log2(3), 1 / math.log2(5)
+    assert row["scores"] == pytest.approx([((first + second) / (first + second) + 1 + fourth) / 3])
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["speeds"]
+    # A file with the columns of a kind, and speed alone.
+    scored = tmp_path / "train.tsv"
+    scored.write_text(table("score|sentence1|sentence2", "3.5|a|b", "4|a|c", "1|a|d", "2.0|b|e"))
+    (row,) = evaluate_embeddings.main(command(data_dir=scored, output_dir=tmp_path / "scored"))
+    assert row["name"] == "train" and row["scores"] == pytest.approx([BY_HAND["similar"]])
+
+
+def test_speed_is_measured_without_a_set(model, tmp_path, capsys):
+    pairs = tmp_path / "held_out.tsv"
+    pairs.write_text(table("anchor|positive", "a|c"))
+    words = ["--models", model, "--speed_file", str(pairs), "--threads", "1", "--rounds", "1"]
+    assert evaluate_embeddings.main([*words, "--output_dir", str(tmp_path / "out")]) == []
+    assert "| sentences per second " in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"results.json", "results.md"}
+    assert "Scores" not in (tmp_path / "out" / "results.md").read_text()
+
+
 def test_an_evaluation_that_was_stopped_goes_on(command, model, data, tmp_path, monkeypatch, capsys):
     other = static_model(tmp_path / "swapped", "abedcf")
     sets_there = shutil.copytree(data[0], tmp_path / "sets", copy_function=shutil.copy)
@@ -441,9 +469,18 @@ def test_wrong_calls_compute_and_write_nothing(command, model, data, encoder, tm
         (command(tasks=["clustering"], split="dev"), "has no dev split of clustering"),
         (command(data_dir=[data[0], tmp_path / "similar"]), "have the same name: give one of them"),
         (command(speed_file="nope.tsv"), "there is no file 'nope.tsv'"),
+        (command(data_dir="nope.tsv"), "there is no folder or file 'nope.tsv'"),
+        (
+            command(data_dir=data[0] / "retrieval" / "qrels.tsv"),
+            "needs the columns anchor, positive, or score, sentence1",
+        ),
+        (
+            ["--models", model, "--output_dir", str(tmp_path / "out")],
+            "there is nothing to measure: give --data_dir, --speed_file or both",
+        ),
         (
             command(speed_file=data[0] / "retrieval" / "qrels.tsv"),
-            "has none of the columns sentence1, sentence2 and text",
+            "has none of the columns sentence1, sentence2, anchor, positive and text",
         ),
     ):
         with pytest.raises(UserError, match=sentence) as raised:

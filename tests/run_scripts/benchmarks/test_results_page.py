@@ -22,8 +22,6 @@ def test_published_tables_are_those_of_the_published_results():
     assert RESULTS
     text = (PUBLISHED / "README.md").read_text(encoding="utf-8")
     assert text == results_page.page(PUBLISHED)
-    readme = MODEL_CARDS.parent / "README.md"
-    assert results_page.with_summary(readme, PUBLISHED) == readme.read_text(encoding="utf-8")
 
 
 def test_the_text_says_what_was_measured():
@@ -90,7 +88,6 @@ def write(folder, machine, name, rows, **facts):
 def folder(tmp_path):
     notes = "## What the results depend on\n\nThe processor.\n"
     (tmp_path / "README.md").write_text(f"# Title\n\nBy hand.\n\n## old\n\nold\n\n{notes}\n## B: old\n")
-    (tmp_path / "top.md").write_text(f"before\n{results_page.MARKS[0]}\nold\n{results_page.MARKS[1]}\nafter\n")
     both = [row("tokenmixers", 1, 20.0), row("timm", 0.5, 30.0)]
     both += [row("tokenmixers", 1, 20.0, compiled=True), row("timm", 0.8, 30.0, compiled=True)]
     write(tmp_path, "c-one", "images", both)
@@ -123,11 +120,11 @@ def sections(text):
 
 
 def test_tables_by_hand(folder):
-    benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "top.md")])
+    benchmark_page.main(["--folder", str(folder)])
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert text.startswith("# Title\n\nBy hand.\n\n## Machines\n\n|")
+    assert text.startswith("# Title\n\nBy hand.\n\n## Summary\n\nInference / training")
     assert re.findall("^## (.*)", text, flags=re.MULTILINE) == [
-        *("Machines", "The machines compared", "What the results depend on", "C: x, AVX9", "D: y, AVX9")
+        *("Summary", "Machines", "The machines compared", "What the results depend on", "C: x, AVX9", "D: y, AVX9")
     ]
     tables = sections(text)
     # The median of neighbouring ratios, eager and compiled, of the newest run.
@@ -153,15 +150,13 @@ def test_tables_by_hand(folder):
     assert 'make bench BENCH="--output_dir outputs/images --cells 1 --compile"' in text.splitlines()
     assert "3 threads; torch 1; timm 2; 2019-01-01 00:00 UTC to 2020-02-02 02:02 UTC; " in text
     assert "fastest matrix product float32 5 GFLOP/s." in text
-    readme = (folder / "top.md").read_text(encoding="utf-8")
-    assert readme.startswith("before\n")
-    assert readme.endswith("after\n")
-    assert [cells(line) for line in readme.splitlines()[2:-2]][::2] == [
+    summary = [cells(line) for line in text.split("\n## ")[1].splitlines() if line.startswith("|")]
+    assert summary[::2] == [
         ["", "against", "CPU float32", "CPU bfloat16", "GPU bfloat16"],
         ["gMLP-S, images", "timm, same weights", "2.00 / -", "", ""],
     ]
-    assert cells(readme.splitlines()[-3]) == ["Synthesizer (random), encoding", "T5, equal shape", "", "", "3.00 / -"]
-    benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "top.md")])
+    assert summary[-1] == ["Synthesizer (random), encoding", "T5, equal shape", "", "", "3.00 / -"]
+    benchmark_page.main(["--folder", str(folder)])
     assert (folder / "README.md").read_text(encoding="utf-8") == text
 
 
@@ -176,25 +171,20 @@ def test_lines_of_the_pages_are_as_wide_as_a_screen():
 def test_the_picture_is_drawn_from_the_results_next_to_the_page(folder, monkeypatch, capsys):
     drawn = []
     monkeypatch.setattr(benchmark_page, "draw", lambda *arguments: drawn.append(arguments))
-    call = ["--folder", str(folder / "benchmarks"), "--readme", str(folder / "top.md")]
+    call = ["--folder", str(folder / "benchmarks")]
     for path in folder.glob("*"):
-        if path.name != "top.md":
-            (folder / "benchmarks").mkdir(exist_ok=True)
-            path.rename(folder / "benchmarks" / path.name)
+        (folder / "benchmarks").mkdir(exist_ok=True)
+        path.rename(folder / "benchmarks" / path.name)
     benchmark_page.main(call)
     assert drawn == []
     shutil.copytree(MODEL_CARDS / "embeddings", folder / "embeddings")
+    (folder / "embeddings" / "scores.csv").unlink()
     benchmark_page.main(call)
     ((results, speeds, path),) = drawn
     assert len(results) >= 120 and {row["format"] for row in speeds} == {"float32", "onnx-int8"}
     assert path == folder / "pictures" / "embeddings.png"
-
-
-def test_a_readme_without_a_place_is_left_alone(folder):
-    before = (folder / "README.md").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="needs the lines"):
-        benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "README.md")])
-    assert (folder / "README.md").read_text(encoding="utf-8") == before
+    written = folder / "embeddings" / "scores.csv"
+    assert written.read_text() == (MODEL_CARDS / "embeddings" / "scores.csv").read_text()
 
 
 @pytest.mark.parametrize("fact", results_page.MACHINE_FACTS)

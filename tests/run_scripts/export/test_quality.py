@@ -66,6 +66,18 @@ def test_quality_on_the_users_file(labelled, tmp_path, run):
     assert results[0]["quality"] == 1.0
 
 
+@pytest.mark.parametrize(("metric", "shown"), [(None, "cosine -1.0000"), ("accuracy", "see the metric")])
+def test_int8_has_a_metric_or_a_cosine(metric, shown, tmp_path, capsys):
+    """The logits of a text may point in opposite directions near 0, although all answers agree."""
+    result = {"format": "onnx-int8", "file": "model_quantized.onnx", "bytes": 1e6, "difference": 2.0, "cosine": -1.0}
+    result |= {"milliseconds": 1.0, "pytorch_milliseconds": 2.0}
+    if metric is not None:
+        result |= {"metric": metric, "pytorch": 0.75, "quality": 0.75}
+    export.report([result], tmp_path)
+    printed = capsys.readouterr().out
+    assert shown in printed and ("cosine" in printed) == (metric is None)
+
+
 EVALUATED = {
     "GMLPForMaskedLM": ({}, "perplexity"),
     "AMLPForCausalLM": ({}, "perplexity"),

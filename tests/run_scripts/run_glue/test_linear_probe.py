@@ -33,18 +33,22 @@ def test_without_a_rate_a_checkpoint_starts_with_a_linear_probe(command, encoder
     assert "the new output layer starts with a regression on the features of 60 training rows" in printed
     card = " ".join((tmp_path / "run" / "README.md").read_text().split())
     assert "| `learning_rate` | 0.0002 |" in card and "| `linear_probe` | True |" in card
-    # A head that was trained stays, and with a rate it starts at random.
-    run_glue.main(command(learning_rate=None, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "further"))
-    other = run_glue.main(command(learning_rate=2e-4, model_name_or_path=encoder, output_dir=tmp_path / "given"))
+    # The same rate, given: the same start. A head that was trained stays, and with another rate it starts at random.
+    same = run_glue.main(command(learning_rate=2e-4, model_name_or_path=encoder, output_dir=tmp_path / "same"))
     printed = capsys.readouterr().out
-    assert "starts with a regression" not in printed and "learning rate 0.0002, from the start" in printed
+    assert "learning rate 0.0002, from the start" in printed and "starts with a regression" in printed
+    assert same["eval_loss"] == results["eval_loss"]
+    run_glue.main(command(learning_rate=None, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "further"))
+    other = run_glue.main(command(learning_rate=3e-4, model_name_or_path=encoder, output_dir=tmp_path / "given"))
+    printed = capsys.readouterr().out
+    assert "starts with a regression" not in printed and "learning rate 0.0003, from the start" in printed
     assert results["eval_loss"] < other["eval_loss"]
     with pytest.raises(SystemExit, match="--linear_probe is for a new output layer of a checkpoint"):
         run_glue.main(command(linear_probe=True, output_dir=tmp_path / "scratch"))
 
 
 def test_few_rows_are_read_more_often(command, encoder, tmp_path, capsys):
-    """Without rate and epochs; with either the number of epochs is the given one, or Transformers'."""
+    """At the default rate, given or not. With epochs or another rate it is the given number, or Transformers'."""
     options = {"model_name_or_path": encoder, "learning_rate": None, "max_steps": None, "save_strategy": "epoch"}
     run_glue.main(command(**options))
     assert "training for 6 epochs (default for few rows), 6 rows a step" in capsys.readouterr().out
@@ -54,9 +58,12 @@ def test_few_rows_are_read_more_often(command, encoder, tmp_path, capsys):
         run_glue.main(command(**options))
     run_glue.main(command(**options, num_train_epochs=7))  # a longer run goes on
     assert "extending the run that ended at step 60" in capsys.readouterr().out
-    for name, given in (("epochs", {"num_train_epochs": 2}), ("rate", {"learning_rate": 2e-4})):
+    for name, given, expected in (
+        ("epochs", {"num_train_epochs": 2}, "2 epochs, 6"),
+        ("rate", {"learning_rate": 1e-4}, "3 epochs (Transformers' default), 6"),
+        ("default rate", {"learning_rate": 2e-4}, "6 epochs (default for few rows), 6"),
+    ):
         run_glue.main(command(options, **given, output_dir=tmp_path / name))
-        expected = {"epochs": "2 epochs, 6", "rate": "3 epochs (Transformers' default), 6"}[name]
         assert f"training for {expected} rows a step" in capsys.readouterr().out
 
 

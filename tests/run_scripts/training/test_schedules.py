@@ -188,7 +188,9 @@ def test_a_rate_that_is_not_given_is_chosen_for_the_model(model, rate, reason, t
     args = ScriptTrainingArguments(str(tmp_path))
     choose_learning_rate(args, ModelArguments(**model))
     assert (args.learning_rate, args.rate_reason) == (rate, reason)
-    assert ScriptTrainingArguments(str(tmp_path), learning_rate=5e-5).rate_reason is None
+    args = ScriptTrainingArguments(str(tmp_path), learning_rate=3e-4)
+    choose_learning_rate(args, ModelArguments(**model))
+    assert (args.learning_rate, args.rate_reason, args.default_rate) == (3e-4, None, rate)
 
 
 @pytest.mark.parametrize(("rows", "epochs"), [(0, 6), (300, 6), (301, 5), (450, 4), (451, 3), (5_000, 3)])
