@@ -79,7 +79,8 @@ class PushArguments:
         },
     )
     space_texts: str | None = field(
-        default=None, metadata={"help": "File with the texts that a static Space searches, one on each line."}
+        default=None,
+        metadata={"help": "File with the texts that a static Space searches: one on each line, or a column text."},
     )
     update: bool = field(default=False, metadata={"help": "Add a commit to a repository that exists already."})
     private: bool = field(default=False, metadata={"help": "Make a new repository private."})

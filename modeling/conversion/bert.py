@@ -1,6 +1,7 @@
 """Models whose layers are those of a BERT, some of them with other token mixing."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -106,10 +107,11 @@ def _start_layers(model: HybridBertModel, bert: PreTrainedModel, kept: Sequence[
     )
     tiny = torch.finfo(torch.float32).tiny
     for layer, source, name in zip(model.layers, kept, types, strict=True):
+        mixer: Any = getattr(layer, "self_attn", None)  # blocks have none
         if name == "random_synthesizer":
-            _start_logits(layer.self_attn.logits, *(means.clamp(min=tiny).log() for means in measured[source]))
+            _start_logits(mixer.logits, *(means.clamp(min=tiny).log() for means in measured[source]))
         elif name == "aft":
-            _start_logits(layer.self_attn.logits, *start_aft(layer.self_attn, bert, source, batches))
+            _start_logits(mixer.logits, *start_aft(mixer, bert, source, batches))
 
 
 def _config(bert_config: PreTrainedConfig, token_mixers: Sequence[str], overrides: Mapping) -> HybridBertConfig:

@@ -6,6 +6,7 @@ k-means clusters), token i mixes their results by how near its query is to each.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -37,7 +38,8 @@ def start_aft(
     Raises:
         ValueError: If a head has fewer different queries than the layer has mean queries.
     """
-    attention = bert.encoder.layer[layer].attention.self
+    encoder: Any = bert.encoder
+    attention = encoder.layer[layer].attention.self
     heads, count, scale = attention.num_attention_heads, mixer.num_mean_queries, mixer.head_dim**-0.5
     measured = _queries_and_keys(bert, attention, batches)
     queries = torch.cat([query[real] for query, _, real in measured])
@@ -66,10 +68,11 @@ def start_aft(
 
 
 def _queries_and_keys(
-    bert: PreTrainedModel, attention: torch.nn.Module, batches: Iterable[Mapping[str, torch.Tensor]]
+    bert: PreTrainedModel, attention: Any, batches: Iterable[Mapping[str, torch.Tensor]]
 ) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Queries and keys of each batch, `(batch, length, heads, head_dim)`, and its mask, `(batch, length)`."""
-    training, found = bert.training, {}
+    training = bert.training
+    found: dict[torch.nn.Module, torch.Tensor] = {}
     parts = (attention.query, attention.key)
     hooks = [part.register_forward_hook(lambda module, _, output: found.update({module: output})) for part in parts]
     measured = []

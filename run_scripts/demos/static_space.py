@@ -7,7 +7,9 @@ from typing import Any
 import yaml
 from huggingface_hub import ModelCard
 
-from ..base.errors import UserError
+from ..base.errors import UserError, report_bad_data
+from ..data.files import find_files
+from ..data.text_corpus import TEXT_KINDS, read_texts
 from ..exports.formats import FILES
 
 
@@ -37,12 +39,11 @@ def static_space_files(
             f"{source!r} is no exported sentence transformer, which --space static needs: write one with "
             "`tokenmixers export`."
         )
-    try:
-        content = Path(texts).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--space_texts {texts!r} cannot be read as UTF-8: {error}.") from error
-    if not content.strip():
-        raise UserError(f"--space_texts {texts!r} has no texts: write one on each line.")
+    with report_bad_data():
+        lines = [" ".join(text.split()) for _, text in read_texts(find_files([texts], TEXT_KINDS))]
+    content = "".join(f"{line}\n" for line in lines if line)  # the page has a text on each line
+    if not content:
+        raise UserError(f"--space_texts {texts!r} has no texts: write one on each line, or in a column text.")
     title = name.rpartition("/")[2]
     metadata = {"title": title, "emoji": "🔎", "colorFrom": "blue", "colorTo": "gray", "sdk": "static", **licence}
     head = yaml.safe_dump(metadata, allow_unicode=True, sort_keys=False)

@@ -1,4 +1,4 @@
-"""BERT against Transformers' own; the other layer types against their formulas."""
+"""BERT against Transformers' own; the other token mixers against their formulas."""
 
 import itertools
 from typing import get_args

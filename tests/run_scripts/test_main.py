@@ -197,6 +197,7 @@ def test_an_interruption_is_a_sentence_and_ends_as_by_the_signal(command, hint):
     code = (
         "import atexit, importlib, os, signal, torch._dynamo\n"  # with which Python itself ends with status 1
         "from tokenmixers.run_scripts.__main__ import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background of a script ignores it
         "def command(name):\n"
         "    atexit.register(print, 'at exit')\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"  # Ctrl-C

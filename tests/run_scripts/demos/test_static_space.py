@@ -5,6 +5,7 @@ checkout or in TOKENMIXERS_NODE_MODULES.
 """
 
 import functools
+import gzip
 import http.server
 import json
 import os
@@ -278,7 +279,26 @@ def test_what_a_static_space_needs(tmp_path):
     (tmp_path / "onnx" / "model.onnx").write_bytes(b"")
     (tmp_path / "texts.txt").write_text("\n \n")
     assert "has no texts: write one on each line" in refused("--space", "static", *texts)
-    assert "cannot be read as UTF-8: " in refused("--space", "static", "--space_texts", str(tmp_path / "nope"))
+    assert "nope" in refused("--space", "static", "--space_texts", str(tmp_path / "nope.txt"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("texts.txt", "one\rtwo\n\nthree\n"),
+        ("texts.csv", 'label,text\n0,"one\ntwo"\n1,three\n'),
+        ("texts.jsonl", '{"text": "one two"}\n{"text": "three"}\n'),
+        ("texts.txt.gz", "one two\nthree\n"),
+    ],
+)
+def test_texts_are_read_as_by_all_commands(name, content, tmp_path):
+    for file in ("onnx/model.onnx", "modules.json", "config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("{}")
+    data = content.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    files = static_space_files(tmp_path, "source", "me/search", str(tmp_path / name), {})
+    assert files["texts.txt"] == b"one two\nthree\n"
 
 
 def test_weights_of_openvino_are_pushed(tmp_path):
