@@ -42,6 +42,11 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
     config = type(model.config)(**_fields(model.config, kept, count))
     config._attn_implementation = model.config._attn_implementation
     layers = type(model)(config).get_submodule(name)  # made anew: a layer may know its place
+    if len(layers) != len(kept):
+        raise UserError(
+            f"--keep_layers: the layers of the teacher ({model.config.model_type}) share weights in groups: give "
+            "an encoder such as BERT, or a student by --config_name."
+        )
     for layer, index in zip(layers, kept, strict=True):
         try:
             layer.load_state_dict(model.get_submodule(name)[index].state_dict())
@@ -66,7 +71,8 @@ def narrow_feed_forwards(model: PreTrainedModel, width: Any, batches: Iterable[B
     product of its standard deviation and their norm. The mean of what the others gave is added to the output's bias.
 
     Args:
-        model: An encoder whose configuration has `intermediate_size`, with all its layers. It is not changed.
+        model: An encoder with `intermediate_size` or `hidden_dim` in its configuration, with all its layers. It is not
+            changed.
         width: Number of units that each layer keeps.
         batches: Texts to measure activations on, from `read_batches`.
 
@@ -77,7 +83,8 @@ def narrow_feed_forwards(model: PreTrainedModel, width: Any, batches: Iterable[B
         UserError: If such layers cannot be found, or `width` is not from 1 to the number of their units.
     """
     student = copy.deepcopy(model).float().eval()
-    units = getattr(model.config, "intermediate_size", None)
+    field = "intermediate_size" if hasattr(model.config, "intermediate_size") else "hidden_dim"  # DistilBERT's name
+    units = getattr(model.config, field, None)
     layers = student.get_submodule(_list_of_layers(student)[0])
     linear = [[part for part in layer.modules() if isinstance(part, nn.Linear)] for layer in layers]
     inner = [[part for part in parts if part.out_features == units] for parts in linear]
@@ -103,7 +110,7 @@ def narrow_feed_forwards(model: PreTrainedModel, width: Any, batches: Iterable[B
         if last.bias is not None:
             last.bias += last.weight @ mean.index_fill(0, kept, 0)
         last.weight, last.in_features = nn.Parameter(last.weight[:, kept]), width
-    student.config.intermediate_size = width
+    setattr(student.config, field, width)
     return student
 
 

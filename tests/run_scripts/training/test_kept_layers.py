@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, T5Config, T5EncoderModel
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    T5Config,
+    T5EncoderModel,
+)
 
 from tokenmixers import GMLPConfig, GMLPModel
 from tokenmixers.run_scripts.training.kept_layers import dropout_rates, keep_layers, mix_layers, narrow_feed_forwards
@@ -90,6 +99,24 @@ def test_layers_of_t5_need_the_first():
 def test_unknown_and_repeated_layers(bert, kept, message):
     with pytest.raises(SystemExit, match=message):
         keep_layers(bert, kept)
+
+
+def test_layers_that_share_weights_in_groups():
+    sizes = {"embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    albert = AlbertModel(AlbertConfig(vocab_size=12, num_hidden_layers=2, num_hidden_groups=2, **sizes))
+    with pytest.raises(SystemExit, match=r"layers of the teacher \(albert\) share weights in groups"):
+        keep_layers(albert, [1])
+
+
+def test_narrow_feed_forwards_of_distilbert():
+    sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
+    distilbert = DistilBertModel(DistilBertConfig(vocab_size=12, **sizes)).eval()
+    for layer in distilbert.transformer.layer:
+        torch.nn.init.zeros_(layer.ffn.lin2.weight[:, 5:])
+    student = narrow_feed_forwards(distilbert, 5, [{"input_ids": IDS, "attention_mask": MASK}])
+    assert student.config.hidden_dim == 5
+    found, expected = (model(IDS, attention_mask=MASK)[0] for model in (student, distilbert))
+    torch.testing.assert_close(found, expected)
 
 
 def test_other_token_mixing_is_for_bert():
