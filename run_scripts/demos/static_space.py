@@ -24,8 +24,8 @@ README = """---
 # {title}
 
 A search by meaning over the texts of `texts.txt`. The model in `model/` runs in the visitor's browser, by
-Transformers.js; `settings.json` names title, precision and the prompt
-that the page puts before every text. On your machine: `python -m http.server` in this folder.
+Transformers.js; `settings.json` names title, precision and the prompt that the page puts before every text. On your
+machine: `python -m http.server` in this folder.
 """
 
 

@@ -240,7 +240,7 @@ def exported_card(card: str, output_dir: str, files: Sequence[str], task: str, p
         prompt: As for `Checkpoint`.
     """
     use = f"An export to {', '.join(f'`{file}`' for file in files)}, without weights for PyTorch.\n"
-    use += f"Put the prompt `{prompt!r}` before every text: the files do not hold it.\n" if prompt else ""
+    use += f"Put the prompt `{prompt!r}` before every text: the graphs do not hold it.\n" if prompt else ""
     if task not in OTHER_INPUTS and files[0].endswith(".onnx"):
         outputs = ["sentence_embedding"] if task == SENTENCES else None
         words = {"prompt": json.dumps(prompt, ensure_ascii=False)[1:-1], "outputs": outputs}
