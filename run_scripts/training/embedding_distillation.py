@@ -224,8 +224,8 @@ class EmbeddingTeacher(NoTeacher):
         ids, rows = len(self.tokenizer), model.get_input_embeddings().num_embeddings
         if ids > rows:
             raise UserError(
-                f"--keep_layers: the tokenizer of the teacher {self.name!r} has {ids} ids, its model {rows} embeddings: "
-                f"resize them (`model.resize_token_embeddings({ids})`), or give the tokenizer that fits."
+                f"--keep_layers: the tokenizer of the teacher {self.name!r} has {ids} ids, its model {rows} "
+                f"embeddings: resize them (`model.resize_token_embeddings({ids})`), or give the tokenizer that fits."
             )
         given = parse_overrides((arguments.config_overrides or "").strip())
         self._dropout_rates = {n: rate for n, rate in dropout_rates(model.config).items() if n not in given}
