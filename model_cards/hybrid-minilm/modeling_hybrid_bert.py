@@ -1716,10 +1716,10 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     }
     _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertAFT, HybridBertPositions)
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # passes them on
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save the model as it is: `config.token_mixers` follows from its layers, some of which may have left."""
         names = {block: name for name, block in BLOCKS.items()}
-        layers = self.base_model.layers
+        layers: Any = self.base_model.layers
         self.config.token_mixers = [names.get(type(layer)) or layer.token_mixer for layer in layers]
         self.config.num_hidden_layers = len(layers)
         super().save_pretrained(*args, **kwargs)
