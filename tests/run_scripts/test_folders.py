@@ -17,7 +17,7 @@ BELOW = {
     "base": set(),
     "data": {"base"},
     "metrics": {"base"},
-    "demos": {"base", "exports"},
+    "demos": {"base", "data", "exports"},
     "small_data": {"base"},
     "training": {"base", "data", "metrics"},
     "exports": {"base", "training"},
