@@ -121,6 +121,15 @@ def _register_pipelines(pipelines: ModuleType) -> None:
     pipeline_class._registered_impl = {"question-answering": registry.supported_tasks[task]}
 
 
+def _register_lora_targets(constants: ModuleType) -> None:
+    # What `LoraConfig()` adapts where it names no `target_modules`: most of a model's weights.
+    blocks = ["proj_in", "proj_out"]
+    targets = dict.fromkeys(("gmlp", "amlp", "mlp_mixer"), blocks)
+    targets |= {"synthesizer": ["v_proj", "o_proj"], "hybrid_bert": ["v_proj", "o_proj", *blocks]}
+    for model_type in FAMILIES:
+        constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.setdefault(model_type, targets[model_type])
+
+
 # They import the Auto classes or pipelines, and what is to be registered there needs them complete: our models import
 # the first, the others are our pipeline and our image processor.
 _WAIT_FOR = (
@@ -179,6 +188,7 @@ def _register() -> None:
         "transformers.models.auto.image_processing_auto": _register_image_processors,
         "transformers.models.auto.video_processing_auto": _register_no_video_processors,
         "transformers.pipelines": _register_pipelines,
+        "peft.utils.constants": _register_lora_targets,
     }
     for name in registrations.keys() & sys.modules.keys():
         registrations.pop(name)(sys.modules[name])

@@ -272,3 +272,33 @@ def test_a_fresh_model_learns(class_name, tiny_config):
     assert loss < 0.1
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
     assert F.cross_entropy(model.eval()(inputs).logits[masked], input_ids[masked]) < 0.1
+
+
+LORA = """
+import sys
+{imports}
+from transformers import AutoConfig, AutoModel
+
+sizes = {{"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 8, "num_hidden_layers": 2}}
+for model_type in ("gmlp", "amlp", "mlp_mixer", "synthesizer", "hybrid_bert"):
+    heads = {{"num_attention_heads": 2}} if model_type in ("synthesizer", "hybrid_bert") else {{}}
+    model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes, **heads))
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2))
+    names = [name.split(".lora_")[0] for name, _ in adapted.named_parameters() if ".lora_" in name]
+    print(model_type, *sorted({{name.rpartition(".")[2] for name in names}}))
+"""
+
+
+@pytest.mark.parametrize("imports", ["import peft, tokenmixers", "import tokenmixers, peft"])
+def test_lora_without_target_modules(imports):
+    """PEFT's table knows the model types, whichever package is imported first."""
+    pytest.importorskip("peft")
+    command = [sys.executable, "-c", LORA.format(imports=imports)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    blocks = "proj_in proj_out"
+    assert process.stdout.splitlines() == [
+        *(f"{name} {blocks}" for name in ("gmlp", "amlp", "mlp_mixer")),
+        "synthesizer o_proj v_proj",
+        f"hybrid_bert o_proj {blocks} v_proj",
+    ]
