@@ -284,9 +284,8 @@ class HybridBertConfig(ValidatedConfig):
 
     def validate_architecture(self) -> None:
         """Check the sizes; strict validation calls this at construction and when saving."""
-        check_least(
-            self, 1, "num_attention_heads", "attention_size", "num_mean_queries"
-        )  # first, because `head_dim` divides by it
+        # First, because `head_dim` divides by the number of heads.
+        check_least(self, 1, "num_attention_heads", "attention_size", "num_mean_queries")
         super().validate_architecture()
         check_rates(self, "attention_probs_dropout_prob")
         check_not_negative(self, "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range")

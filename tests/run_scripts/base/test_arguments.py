@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import yaml
 
-from tokenmixers.run_scripts.base.arguments import ModelArguments, check_output_folder, parse_arguments
+from tokenmixers.run_scripts.base.arguments import ModelArguments, check_output_folder, parse_arguments, read_recipe
 from tokenmixers.run_scripts.base.config_overrides import merge_overrides, parse_overrides
 from tokenmixers.run_scripts.base.shipped_files import RECIPES
 from tokenmixers.run_scripts.training.model_loading import load_config
@@ -47,6 +47,11 @@ def test_a_tokenizer_of_the_command_line_replaces_a_recipes(recipe):
         (arguments,) = parse_arguments((ModelArguments,), [file, f"--{given}=7"])
         assert (str(getattr(arguments, given)), arguments.config_name) == ("7", "gmlp-base")
         assert getattr(arguments, written.partition(":")[0]) is None
+
+
+def test_an_older_recipe_names_token_mixers_otherwise(tmp_path):
+    (tmp_path / "old.json").write_text('{"layer_types": ["gmlp"]}')
+    assert read_recipe(str(tmp_path / "old.json"), ["token_mixers"]) == {"token_mixers": ["gmlp"]}
 
 
 def test_json_recipes(tmp_path):
