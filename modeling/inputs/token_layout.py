@@ -13,6 +13,7 @@ from .input_checks import check_length, check_positions
 
 _READ_AT_ONCE = ("cpu",)  # devices
 _SHORTEST_WITHOUT_INDEX = 1024  # such sequences may be mixed by Fourier transforms, in less memory
+_OFFSET_MIXERS = frozenset({"aft", "random_synthesizer"})  # token mixers of HybridBert with a logit per offset
 
 
 class TokenLayout(NamedTuple):
@@ -31,7 +32,8 @@ class TokenLayout(NamedTuple):
             `None` if each row is one document.
         attention_mask: Mask for the attention implementation, which combines causal order, padding and documents.
         diagonal_index: Index of each entry's diagonal in a Toeplitz matrix, from 0 at the lower left, for all layers,
-            shape `(query_length, key_length)`; `None` for other weights or positions, and in models for long texts.
+            shape `(query_length, key_length)`; `None` if no weights or logits are such matrices, for given positions,
+            and in models for long texts.
     """
 
     query_length: int
@@ -182,7 +184,8 @@ def token_layout(
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
     layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
-    if is_toeplitz and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
+    reads_offsets = is_toeplitz or not _OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
+    if reads_offsets and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
         layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
     return layout
 

@@ -112,8 +112,10 @@ def aft_by_layout(
         scores, values, *rest = (take_tokens(x.transpose(1, 2), moves[0]).transpose(1, 2) for x in moved)
         mixture = rest[0] if rest else None
     offsets = logits(layout)
-    if offsets.shape[0] > 1:  # positions differ between rows
-        weights = aft_weights(offsets, scores, mixture, visible_keys(layout, values.device))
-        return (F.dropout(weights.to(values.dtype), dropout) @ values).transpose(1, 2)
-    output = aft_attention(offsets, scores, values, mixture, layout.padding_mask, dropout)
+    if offsets.shape[0] > 1 or (values.shape[0] == 1 and mixture is None and not dropout):
+        # Positions differ between rows, or a map for one sample takes the fewest operators.
+        weights = aft_weights(offsets, scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
+        output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
+    else:
+        output = aft_attention(offsets, scores, values, mixture, layout.padding_mask, dropout)
     return output if moves is None else take_tokens(output, moves[1])

@@ -86,13 +86,16 @@ class OffsetLogits(nn.Module):
         self.first = nn.Parameter(torch.zeros(num_heads))
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
-        device = self.weight.device
-        rows = layout.distances(device) + len(self.weight) // 2
+        device, center = self.weight.device, len(self.weight) // 2
+        if layout.diagonal_index is not None:
+            rows = (layout.diagonal_index + (center + 1 - layout.key_length))[None]
+        else:
+            rows = layout.distances(device) + center
         logits = F.embedding(rows, self.weight).permute(0, 3, 1, 2)
-        positions = (
-            torch.arange(layout.key_length, device=device)[None] if layout.positions is None else layout.positions
-        )
-        return torch.where(positions[:, None, None] == 0, self.first[:, None, None], logits)
+        if layout.positions is None:
+            first = self.first[None, :, None, None].expand(-1, -1, layout.query_length, -1)
+            return torch.cat([first, logits[..., 1:]], dim=-1)
+        return torch.where(layout.positions[:, None, None] == 0, self.first[:, None, None], logits)
 
     def resize(self, resize: Resize) -> None:
         """Change N."""

@@ -104,8 +104,9 @@ def _aft_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
     """FLOPs of a layer of BERT with scores in the place of queries and keys; see `aft_attention`."""
     heads, scores = config.num_attention_heads, config.num_mean_queries * config.num_attention_heads
     more = scores if config.num_mean_queries > 1 else 0  # the shares, and a product of their number of columns
+    sums = 0 if batch == config.num_mean_queries == 1 else scores + more  # a single sample has a map with its own
     outputs = scores + more + (heads if config.aft_gate else 0)
-    products = length**2 * (config.hidden_size + scores + more)
+    products = length**2 * (config.hidden_size + sums)
     layer = _bert_layer_flops(projections=2, products=0)(config, batch, length)
     return layer + 2 * batch * (length * config.hidden_size * outputs + products)
 
