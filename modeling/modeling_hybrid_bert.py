@@ -1,6 +1,6 @@
 """BERT (arXiv 1810.04805) with other token mixing in some of its layers, which `config.token_mixers` names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,10 @@ from ..configuration.configuration_hybrid_bert import HybridBertConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
 from .heads.language_modeling import MaskedLMHead
 from .heads.question_answering import QuestionAnsweringHead
-from .inputs.attention_maps import visible_keys
+from .inputs.attention_maps import move_padding_right, take_tokens, visible_keys
 from .inputs.attention_masks import interface_mask
 from .inputs.entries_by_position import resized
+from .inputs.exporting import is_exporting
 from .inputs.input_checks import check_token_types, embed, embed_text
 from .inputs.token_layout import TokenLayout, token_layout
 from .layers.aft import aft_by_layout, aft_weights
@@ -292,6 +293,7 @@ class HybridBertModel(HybridBertPreTrainedModel):
         self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if types[-1] in BLOCKS else nn.Identity()
         self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)
+        self.has_offsets = not {"aft", "random_synthesizer"}.isdisjoint(types)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -314,24 +316,27 @@ class HybridBertModel(HybridBertPreTrainedModel):
             positions start at 0 in each document.
         """
         embeds = embed_text(self.embed_tokens, input_ids, inputs_embeds, self.config.hidden_size)
-        layout = self._token_layout(embeds, attention_mask, position_ids, seq_idx)
-        hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, token_type_ids, layout)))
+        layout, moves = token_layout(self.config, embeds, attention_mask, position_ids, None, seq_idx), None
+        types: torch.Tensor | None = token_type_ids
+        if self.has_offsets and is_exporting() and not self._returns_states(kwargs):
+            # A graph has to move left padding always: once, and not in every layer.
+            layout, moves = move_padding_right(layout)
+        if moves is not None:
+            embeds, attention_mask = take_tokens(embeds, moves[0]), layout.padding_mask
+            types = None if types is None else types.gather(1, moves[0])
+        if self.has_attention:
+            attention_mask = None if layout.padding_mask is None else attention_mask
+            mask = interface_mask(self.config, embeds, attention_mask, None, seq_idx)
+            layout = layout._replace(attention_mask=mask)
+        hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, types, layout)))
         for layer in self.layers:
             hidden_states = layer(hidden_states, layout=layout, **kwargs)
-        return BaseModelOutput(self.norm(hidden_states))
+        hidden_states = self.norm(hidden_states)
+        return BaseModelOutput(hidden_states if moves is None else take_tokens(hidden_states, moves[1]))
 
-    def _token_layout(
-        self,
-        embeds: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        seq_idx: torch.Tensor | None,
-    ) -> TokenLayout:
-        layout = token_layout(self.config, embeds, attention_mask, position_ids, None, seq_idx)
-        if not self.has_attention:
-            return layout
-        attention_mask = None if layout.padding_mask is None else attention_mask
-        return layout._replace(attention_mask=interface_mask(self.config, embeds, attention_mask, None, seq_idx))
+    def _returns_states(self, kwargs: Mapping[str, Any]) -> bool:
+        names = (f"output_{name}" for name in self._can_record_outputs)
+        return any(kwargs.get(name, getattr(self.config, name, False)) for name in names)
 
     def _with_added_embeddings(
         self, embeds: torch.Tensor, token_type_ids: torch.Tensor | None, layout: TokenLayout

@@ -1,7 +1,7 @@
 # Part of tokenmixers 0.1.0, generated from modeling/modeling_hybrid_bert.py; not used where that package is imported.
 # Licensed under the Apache License, Version 2.0 (https://www.apache.org/licenses/LICENSE-2.0).
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 import functools
@@ -271,6 +271,7 @@ def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
 # --- modeling/inputs/token_layout.py
 _READ_AT_ONCE = ("cpu",)  # devices
 _SHORTEST_WITHOUT_INDEX = 1024  # such sequences may be mixed by Fourier transforms, in less memory
+_OFFSET_MIXERS = frozenset({"aft", "random_synthesizer"})  # token mixers of HybridBert with a logit per offset
 
 
 class TokenLayout(NamedTuple):
@@ -398,7 +399,8 @@ def token_layout(
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
     layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
-    if is_toeplitz and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
+    reads_offsets = is_toeplitz or not _OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
+    if reads_offsets and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
         layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
     return layout
 
@@ -845,95 +847,6 @@ def cast_once(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if dtype is None or tensor.dtype == torch.float64 else tensor.to(dtype)
 
 
-# --- modeling/layers/aft.py
-def aft_weights(
-    offsets: torch.Tensor, scores: torch.Tensor, mixture: torch.Tensor | None, mask: torch.Tensor | None
-) -> torch.Tensor:
-    """Weights of each sample: `sum_m p_im exp(w_ij + s_jm) / sum_j exp(w_ij + s_jm)` (after equation 2)."""
-    exact_dtype = torch.promote_types(scores.dtype, torch.float32)
-    logits = offsets.to(exact_dtype)[:, :, None] + scores.to(exact_dtype).mT[:, :, :, None]
-    if mask is not None:
-        logits = logits.masked_fill(~mask[:, :, None], torch.finfo(exact_dtype).min)
-    weights = logits.softmax(dim=-1)
-    if mixture is None:
-        weights = weights.squeeze(2)
-    else:
-        weights = (mixture.to(exact_dtype).movedim(-1, 2)[..., None] * weights).sum(dim=2)
-    return weights if mask is None else weights.masked_fill(~mask, 0)
-
-
-def aft_attention(
-    offsets: torch.Tensor,
-    scores: torch.Tensor,
-    values: torch.Tensor,
-    mixture: torch.Tensor | None,
-    padding_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-) -> torch.Tensor:
-    """`aft_weights` times values, with exp(w) for the whole batch: `(E (t * V)) / (E t)`, E = exp(w), t = exp(s).
-
-    For M = 1 this is one matrix product, in which t is one more column of the values. For M > 1 the weights of a
-    sample are `E * ((p / (E t)) t^T)`. The result is exact up to rounding if the sum of some visible offset and score
-    is within 80 of the sum of their maxima; smaller ones are raised to 115 below their maximum, and the result is
-    finite. Dropout acts on keys, as in `shared_attention`.
-    """
-    batch, num_heads, num_keys, _ = values.shape
-    dtype = values.dtype
-    work_dtype = torch.float32 if dtype == torch.float16 else dtype  # whose range is too small for E
-    exact_dtype = torch.promote_types(dtype, torch.float32)
-    weights = _scaled_exp(offsets[0].to(exact_dtype), -1, None).to(work_dtype)
-    real = None if padding_mask is None else padding_mask[:, None, :, None]
-    factors = _scaled_exp(scores.to(exact_dtype), 2, real).to(work_dtype)
-    if dropout:
-        values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
-    tiny = torch.finfo(torch.float32).tiny
-    with no_autocast(values.device):
-        if mixture is not None:
-            # A map per sample has fewer numbers than M results per token, unless texts are long.
-            totals = weights @ factors.permute(1, 2, 0, 3).flatten(2)
-            totals = totals.unflatten(-1, (batch, -1)).permute(2, 0, 1, 3).clamp(min=tiny)
-            weights = weights * ((mixture.to(work_dtype) / totals) @ factors.mT)
-            return (weights @ values.to(work_dtype)).transpose(1, 2).to(dtype)
-        columns = factors * F.pad(values.to(work_dtype), (0, 1), value=1.0)
-        columns = columns.permute(1, 2, 0, 3)
-        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:]).permute(2, 1, 0, 3)
-    return (mixed[..., :-1] / mixed[..., -1:].clamp(min=tiny)).to(dtype)
-
-
-def _scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None) -> torch.Tensor:
-    """`exp` with the largest visible number scaled to e^30, and the others no further than 115 below; 0 if hidden."""
-    shown = logits.detach()
-    if visible is not None:
-        shown = shown.masked_fill(~visible, torch.finfo(logits.dtype).min)
-    scaled = (logits - shown.amax(dim=dim, keepdim=True)).clamp(min=-115, max=0).add(30).exp()
-    return scaled if visible is None else scaled.masked_fill(~visible, 0)
-
-
-def aft_by_layout(
-    logits: Callable[[TokenLayout], torch.Tensor],
-    scores: torch.Tensor,
-    values: torch.Tensor,
-    mixture: torch.Tensor | None,
-    layout: TokenLayout,
-    dropout: float = 0.0,
-) -> torch.Tensor:
-    """`aft_attention` after left padding is moved to the right; arguments and result as there.
-
-    `logits` returns the offsets of a layout. Rows share `layout` except for padding and given positions.
-    """
-    layout, moves = move_padding_right(layout)
-    if moves is not None:
-        moved = (scores, values) if mixture is None else (scores, values, mixture)
-        scores, values, *rest = (take_tokens(x.transpose(1, 2), moves[0]).transpose(1, 2) for x in moved)
-        mixture = rest[0] if rest else None
-    offsets = logits(layout)
-    if offsets.shape[0] > 1:  # positions differ between rows
-        weights = aft_weights(offsets, scores, mixture, visible_keys(layout, values.device))
-        return (F.dropout(weights.to(values.dtype), dropout) @ values).transpose(1, 2)
-    output = aft_attention(offsets, scores, values, mixture, layout.padding_mask, dropout)
-    return output if moves is None else take_tokens(output, moves[1])
-
-
 # --- modeling/layers/attention.py
 def split_heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Map `(batch, tokens, heads * head_dim)` to `(batch, heads, tokens, head_dim)`."""
@@ -1043,6 +956,220 @@ def eager_attention_forward(
     if position_bias is not None:
         logits = logits + position_bias
     return attention_from_logits(logits, value, attention_mask, dropout)
+
+
+# --- modeling/layers/synthetic_logits.py
+Resize = Callable[[torch.Tensor, int], torch.Tensor]
+"""Returns a tensor with another length along a position dimension."""
+
+
+def resized_parameter(parameter: torch.Tensor, resize: Resize, *dims: int) -> nn.Parameter:
+    """A parameter with other lengths along some dimensions; a frozen one stays frozen."""
+    is_trained = parameter.requires_grad
+    for dim in dims:
+        parameter = resize(parameter, dim)
+    return nn.Parameter(parameter, requires_grad=is_trained)
+
+
+class OffsetLogits(nn.Module):
+    """A logit per head and offset between two tokens, and one per head for the first token as key."""
+
+    def __init__(self, num_heads: int, max_length: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2 * max_length - 1, num_heads))
+        self.first = nn.Parameter(torch.zeros(num_heads))
+
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
+        return self.entries(torch.cat([self.weight, self.first[None]]), layout)
+
+    def entries(self, table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
+        """Entries of `(2N, heads)`, `weight` and below it `first`, as a map, `(batch or 1, heads, queries, keys)`."""
+        first = len(table) - 1
+        if layout.diagonal_index is not None:
+            rows = (layout.diagonal_index + (first // 2 + 1 - layout.key_length))[None]
+        else:
+            rows = layout.distances(table.device) + first // 2
+        if layout.positions is None:
+            rows = torch.cat([rows.new_full((1, layout.query_length, 1), first), rows[..., 1:]], dim=-1)
+        else:
+            rows = torch.where(layout.positions[:, None] == 0, first, rows)
+        return F.embedding(rows, table).permute(0, 3, 1, 2)
+
+    def resize(self, resize: Resize) -> None:
+        """Change N."""
+        before, after = self.weight[: len(self.weight) // 2 + 1].flip(0), self.weight[len(self.weight) // 2 :]
+        weight = torch.cat([resize(before, 0).flip(0)[:-1], resize(after, 0)])
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+
+
+class _DenseFirstLayer(nn.Module):
+    """`ReLU(W1 x + b1)`, split into heads; or the ReLU of the query (see `dense_first_layer`)."""
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.head_dim = config.head_dim
+        if config.dense_first_layer == "own":
+            width = config.num_attention_heads * config.head_dim
+            self.first_proj: nn.Linear | None = nn.Linear(config.hidden_size, width, bias=config.dense_bias)
+        else:
+            self.first_proj = None
+
+    def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
+        if self.first_proj is None:
+            return F.relu(queries)  # type: ignore[arg-type]  # not `None` in this case
+        return split_heads(F.relu(self.first_proj(hidden_states)), self.head_dim)
+
+
+class PerHeadLinear(nn.Module):
+    """One linear layer per head (or one for all): `weight`, `(heads or 1, outputs, head_dim)`."""
+
+    def __init__(self, config: PreTrainedConfig, outputs: int):
+        super().__init__()
+        num_maps = 1 if config.dense_shared_across_heads else config.num_attention_heads
+        self.weight = nn.Parameter(torch.zeros(num_maps, outputs, config.head_dim))
+        self.bias = nn.Parameter(torch.zeros(num_maps, outputs)) if config.dense_bias else None
+
+    def forward(self, inputs: torch.Tensor, outputs: int | None = None) -> torch.Tensor:
+        """Map `(batch, heads, tokens, head_dim)` to `(batch, heads, tokens, outputs)`, using the first `outputs`."""
+        weight: torch.Tensor = self.weight
+        bias: torch.Tensor | None = self.bias
+        if outputs is not None:
+            weight = first_entries(weight, 1, outputs)
+            bias = None if bias is None else first_entries(bias, 1, outputs)
+        if bias is None:
+            return inputs @ weight.transpose(1, 2)
+        batch, heads = inputs.shape[:2]
+        weights, biases = weight.transpose(1, 2).expand(heads, -1, -1), bias[:, None].expand(heads, -1, -1)
+        rows = [tensor.expand(batch, *tensor.shape).flatten(0, 1) for tensor in (biases, weights)]
+        return torch.baddbmm(rows[0], inputs.flatten(0, 1), rows[1]).unflatten(0, (batch, heads))
+
+    def resize(self, resize: Resize) -> None:
+        """Change the number of outputs."""
+        self.weight = resized_parameter(self.weight, resize, 1)
+        if self.bias is not None:
+            self.bias = resized_parameter(self.bias, resize, 1)
+
+
+class DenseLogits(nn.Module):
+    """Computes a row of logits from each token alone: `W2 ReLU(W1 x + b1) + b2`; output j is for key j."""
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.first = _DenseFirstLayer(config)
+        self.second = PerHeadLinear(config, config.max_position_embeddings)
+
+    def forward(
+        self, layout: TokenLayout, hidden_states: torch.Tensor, queries: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        first = self.first(hidden_states, queries)
+        if layout.positions is None:
+            return self.second(first, layout.key_length)
+        # A user's positions may exceed the number of tokens.
+        logits = self.second(first, layout.key_length if layout.shifted else None)
+        return _columns(logits, layout.positions)
+
+    def resize(self, resize: Resize) -> None:
+        """Change N."""
+        self.second.resize(resize)
+
+
+def _columns(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Entries of `(batch, heads, queries, outputs)` at `columns`, `(batch or 1, keys)`."""
+    batch, heads, queries, _ = logits.shape
+    return logits.gather(-1, columns[:, None, None, :].expand(batch, heads, queries, -1))
+
+
+# --- modeling/layers/aft.py
+def aft_weights(
+    offsets: torch.Tensor, scores: torch.Tensor, mixture: torch.Tensor | None, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Weights of each sample: `sum_m p_im exp(w_ij + s_jm) / sum_j exp(w_ij + s_jm)` (after equation 2)."""
+    exact_dtype = torch.promote_types(scores.dtype, torch.float32)
+    logits = offsets.to(exact_dtype)[:, :, None] + scores.to(exact_dtype).mT[:, :, :, None]
+    if mask is not None:
+        logits = logits.masked_fill(~mask[:, :, None], torch.finfo(exact_dtype).min)
+    weights = logits.softmax(dim=-1)
+    if mixture is None:
+        weights = weights.squeeze(2)
+    else:
+        weights = (mixture.to(exact_dtype).movedim(-1, 2)[..., None] * weights).sum(dim=2)
+    return weights if mask is None else weights.masked_fill(~mask, 0)
+
+
+def aft_attention(
+    weights: torch.Tensor,
+    scores: torch.Tensor,
+    values: torch.Tensor,
+    mixture: torch.Tensor | None,
+    padding_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """`aft_weights` times values, with exp(w) for the whole batch: `(E (t * V)) / (E t)`, E = exp(w), t = exp(s).
+
+    For M = 1 this is one matrix product, in which t is one more column of the values. For M > 1 the weights of a
+    sample are `E * ((p / (E t)) t^T)`. The result is exact up to rounding if the sum of some visible offset and score
+    is within 80 of the sum of their maxima; smaller ones are raised to 115 below their maximum, and the result is
+    finite. Dropout acts on keys, as in `shared_attention`.
+    """
+    batch, num_heads, num_keys, _ = values.shape
+    dtype = values.dtype
+    work_dtype = torch.float32 if dtype == torch.float16 else dtype  # whose range is too small for E
+    weights = weights.to(work_dtype)
+    real = None if padding_mask is None else padding_mask[:, None, :, None]
+    factors = scaled_exp(scores, 2, real).to(work_dtype)
+    if dropout:
+        values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
+    tiny = torch.finfo(torch.float32).tiny
+    with no_autocast(values.device):
+        if mixture is not None:
+            # A map per sample has fewer numbers than M results per token, unless texts are long.
+            totals = weights @ factors.permute(1, 2, 0, 3).flatten(2)
+            totals = totals.unflatten(-1, (batch, -1)).permute(2, 0, 1, 3).clamp(min=tiny)
+            weights = weights * ((mixture.to(work_dtype) / totals) @ factors.mT)
+            return (weights @ values.to(work_dtype)).transpose(1, 2).to(dtype)
+        columns = factors * F.pad(values.to(work_dtype), (0, 1), value=1.0)
+        columns = columns.permute(1, 2, 0, 3)
+        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:]).permute(2, 1, 0, 3)
+    return (mixed[..., :-1] / mixed[..., -1:].clamp(min=tiny)).to(dtype)
+
+
+def scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None = None) -> torch.Tensor:
+    """`exp` with the largest visible number scaled to e^30, and the others no further than 115 below; 0 if hidden."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    shown = logits.detach()
+    if visible is not None:
+        shown = shown.masked_fill(~visible, torch.finfo(logits.dtype).min)
+    scaled = (logits - (shown.amax(dim=dim, keepdim=True) - 30)).clamp(min=-85, max=30).exp()
+    return scaled if visible is None else scaled.masked_fill(~visible, 0)
+
+
+def aft_by_layout(
+    logits: OffsetLogits,
+    scores: torch.Tensor,
+    values: torch.Tensor,
+    mixture: torch.Tensor | None,
+    layout: TokenLayout,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """`aft_attention` after left padding is moved to the right; the other arguments and the result as there.
+
+    Rows share `layout` except for padding and given positions. E is looked up in exp of all offsets' logits, which is
+    a constant of an exported graph; its maxima are those of a head.
+    """
+    layout, moves = move_padding_right(layout)
+    if moves is not None:
+        moved = (scores, values) if mixture is None else (scores, values, mixture)
+        scores, values, *rest = (take_tokens(x.transpose(1, 2), moves[0]).transpose(1, 2) for x in moved)
+        mixture = rest[0] if rest else None
+    one_sample = values.shape[0] == 1 and mixture is None and not dropout
+    if one_sample or (layout.positions is not None and len(layout.positions) > 1):
+        # A map of its own for one sample takes the fewest operators. Positions may differ between rows.
+        weights = aft_weights(logits(layout), scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
+        output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
+    else:
+        table = scaled_exp(torch.cat([logits.weight, logits.first[None]]), 0)
+        output = aft_attention(logits.entries(table, layout)[0], scores, values, mixture, layout.padding_mask, dropout)
+    return output if moves is None else take_tokens(output, moves[1])
 
 
 # --- modeling/layers/spatial_gating_unit.py
@@ -1172,120 +1299,6 @@ class SpatialGatingUnit(nn.Module):
         if self.gate_type == "linear":
             return gate
         return passed + gate if self.gate_type == "additive" else passed * gate
-
-
-# --- modeling/layers/synthetic_logits.py
-Resize = Callable[[torch.Tensor, int], torch.Tensor]
-"""Returns a tensor with another length along a position dimension."""
-
-
-def resized_parameter(parameter: torch.Tensor, resize: Resize, *dims: int) -> nn.Parameter:
-    """A parameter with other lengths along some dimensions; a frozen one stays frozen."""
-    is_trained = parameter.requires_grad
-    for dim in dims:
-        parameter = resize(parameter, dim)
-    return nn.Parameter(parameter, requires_grad=is_trained)
-
-
-class OffsetLogits(nn.Module):
-    """A logit per head and offset between two tokens, and one per head for the first token as key."""
-
-    def __init__(self, num_heads: int, max_length: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(2 * max_length - 1, num_heads))
-        self.first = nn.Parameter(torch.zeros(num_heads))
-
-    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
-        device = self.weight.device
-        rows = layout.distances(device) + len(self.weight) // 2
-        logits = F.embedding(rows, self.weight).permute(0, 3, 1, 2)
-        positions = (
-            torch.arange(layout.key_length, device=device)[None] if layout.positions is None else layout.positions
-        )
-        return torch.where(positions[:, None, None] == 0, self.first[:, None, None], logits)
-
-    def resize(self, resize: Resize) -> None:
-        """Change N."""
-        before, after = self.weight[: len(self.weight) // 2 + 1].flip(0), self.weight[len(self.weight) // 2 :]
-        weight = torch.cat([resize(before, 0).flip(0)[:-1], resize(after, 0)])
-        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
-
-
-class _DenseFirstLayer(nn.Module):
-    """`ReLU(W1 x + b1)`, split into heads; or the ReLU of the query (see `dense_first_layer`)."""
-
-    def __init__(self, config: PreTrainedConfig):
-        super().__init__()
-        self.head_dim = config.head_dim
-        if config.dense_first_layer == "own":
-            width = config.num_attention_heads * config.head_dim
-            self.first_proj: nn.Linear | None = nn.Linear(config.hidden_size, width, bias=config.dense_bias)
-        else:
-            self.first_proj = None
-
-    def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
-        if self.first_proj is None:
-            return F.relu(queries)  # type: ignore[arg-type]  # not `None` in this case
-        return split_heads(F.relu(self.first_proj(hidden_states)), self.head_dim)
-
-
-class PerHeadLinear(nn.Module):
-    """One linear layer per head (or one for all): `weight`, `(heads or 1, outputs, head_dim)`."""
-
-    def __init__(self, config: PreTrainedConfig, outputs: int):
-        super().__init__()
-        num_maps = 1 if config.dense_shared_across_heads else config.num_attention_heads
-        self.weight = nn.Parameter(torch.zeros(num_maps, outputs, config.head_dim))
-        self.bias = nn.Parameter(torch.zeros(num_maps, outputs)) if config.dense_bias else None
-
-    def forward(self, inputs: torch.Tensor, outputs: int | None = None) -> torch.Tensor:
-        """Map `(batch, heads, tokens, head_dim)` to `(batch, heads, tokens, outputs)`, using the first `outputs`."""
-        weight: torch.Tensor = self.weight
-        bias: torch.Tensor | None = self.bias
-        if outputs is not None:
-            weight = first_entries(weight, 1, outputs)
-            bias = None if bias is None else first_entries(bias, 1, outputs)
-        if bias is None:
-            return inputs @ weight.transpose(1, 2)
-        batch, heads = inputs.shape[:2]
-        weights, biases = weight.transpose(1, 2).expand(heads, -1, -1), bias[:, None].expand(heads, -1, -1)
-        rows = [tensor.expand(batch, *tensor.shape).flatten(0, 1) for tensor in (biases, weights)]
-        return torch.baddbmm(rows[0], inputs.flatten(0, 1), rows[1]).unflatten(0, (batch, heads))
-
-    def resize(self, resize: Resize) -> None:
-        """Change the number of outputs."""
-        self.weight = resized_parameter(self.weight, resize, 1)
-        if self.bias is not None:
-            self.bias = resized_parameter(self.bias, resize, 1)
-
-
-class DenseLogits(nn.Module):
-    """Computes a row of logits from each token alone: `W2 ReLU(W1 x + b1) + b2`; output j is for key j."""
-
-    def __init__(self, config: PreTrainedConfig):
-        super().__init__()
-        self.first = _DenseFirstLayer(config)
-        self.second = PerHeadLinear(config, config.max_position_embeddings)
-
-    def forward(
-        self, layout: TokenLayout, hidden_states: torch.Tensor, queries: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        first = self.first(hidden_states, queries)
-        if layout.positions is None:
-            return self.second(first, layout.key_length)
-        # A user's positions may exceed the number of tokens.
-        logits = self.second(first, layout.key_length if layout.shifted else None)
-        return _columns(logits, layout.positions)
-
-    def resize(self, resize: Resize) -> None:
-        """Change N."""
-        self.second.resize(resize)
-
-
-def _columns(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Entries of `(batch, heads, queries, outputs)` at `columns`, `(batch or 1, keys)`."""
-    batch, heads, queries, _ = logits.shape
-    return logits.gather(-1, columns[:, None, None, :].expand(batch, heads, queries, -1))
 
 
 # --- modeling/mixins/attention_interface.py
@@ -1759,6 +1772,7 @@ class HybridBertModel(HybridBertPreTrainedModel):
         self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if types[-1] in BLOCKS else nn.Identity()
         self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)
+        self.has_offsets = not {"aft", "random_synthesizer"}.isdisjoint(types)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -1781,24 +1795,27 @@ class HybridBertModel(HybridBertPreTrainedModel):
             positions start at 0 in each document.
         """
         embeds = embed_text(self.embed_tokens, input_ids, inputs_embeds, self.config.hidden_size)
-        layout = self._token_layout(embeds, attention_mask, position_ids, seq_idx)
-        hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, token_type_ids, layout)))
+        layout, moves = token_layout(self.config, embeds, attention_mask, position_ids, None, seq_idx), None
+        types: torch.Tensor | None = token_type_ids
+        if self.has_offsets and is_exporting() and not self._returns_states(kwargs):
+            # A graph has to move left padding always: once, and not in every layer.
+            layout, moves = move_padding_right(layout)
+        if moves is not None:
+            embeds, attention_mask = take_tokens(embeds, moves[0]), layout.padding_mask
+            types = None if types is None else types.gather(1, moves[0])
+        if self.has_attention:
+            attention_mask = None if layout.padding_mask is None else attention_mask
+            mask = interface_mask(self.config, embeds, attention_mask, None, seq_idx)
+            layout = layout._replace(attention_mask=mask)
+        hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, types, layout)))
         for layer in self.layers:
             hidden_states = layer(hidden_states, layout=layout, **kwargs)
-        return BaseModelOutput(self.norm(hidden_states))
+        hidden_states = self.norm(hidden_states)
+        return BaseModelOutput(hidden_states if moves is None else take_tokens(hidden_states, moves[1]))
 
-    def _token_layout(
-        self,
-        embeds: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        seq_idx: torch.Tensor | None,
-    ) -> TokenLayout:
-        layout = token_layout(self.config, embeds, attention_mask, position_ids, None, seq_idx)
-        if not self.has_attention:
-            return layout
-        attention_mask = None if layout.padding_mask is None else attention_mask
-        return layout._replace(attention_mask=interface_mask(self.config, embeds, attention_mask, None, seq_idx))
+    def _returns_states(self, kwargs: Mapping[str, Any]) -> bool:
+        names = (f"output_{name}" for name in self._can_record_outputs)
+        return any(kwargs.get(name, getattr(self.config, name, False)) for name in names)
 
     def _with_added_embeddings(
         self, embeds: torch.Tensor, token_type_ids: torch.Tensor | None, layout: TokenLayout

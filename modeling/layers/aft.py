@@ -1,13 +1,12 @@
 """The Attention Free Transformer (arXiv 2105.14103) with a score per head and key, in two forms with one result."""
 
-from collections.abc import Callable
-
 import torch
 from torch.nn import functional as F
 
 from ..inputs.attention_maps import move_padding_right, take_tokens, visible_keys
 from ..inputs.token_layout import TokenLayout
 from .precision import no_autocast
+from .synthetic_logits import OffsetLogits
 
 
 def aft_weights(
@@ -37,7 +36,7 @@ def aft_weights(
 
 
 def aft_attention(
-    offsets: torch.Tensor,
+    weights: torch.Tensor,
     scores: torch.Tensor,
     values: torch.Tensor,
     mixture: torch.Tensor | None,
@@ -52,7 +51,7 @@ def aft_attention(
     finite. Dropout acts on keys, as in `shared_attention`.
 
     Args:
-        offsets: Shape `(1, heads, queries, keys)`.
+        weights: E, shape `(heads, queries, keys)`, from `scaled_exp` of the offsets' logits.
         scores: Shape `(batch, heads, keys, M)`.
         values: Shape `(batch, heads, keys, head_dim)`.
         mixture: Shape `(batch, heads, queries, M)`; `None` for M = 1.
@@ -65,10 +64,9 @@ def aft_attention(
     batch, num_heads, num_keys, _ = values.shape
     dtype = values.dtype
     work_dtype = torch.float32 if dtype == torch.float16 else dtype  # whose range is too small for E
-    exact_dtype = torch.promote_types(dtype, torch.float32)
-    weights = _scaled_exp(offsets[0].to(exact_dtype), -1, None).to(work_dtype)
+    weights = weights.to(work_dtype)
     real = None if padding_mask is None else padding_mask[:, None, :, None]
-    factors = _scaled_exp(scores.to(exact_dtype), 2, real).to(work_dtype)
+    factors = scaled_exp(scores, 2, real).to(work_dtype)
     if dropout:
         values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
     tiny = torch.finfo(torch.float32).tiny
@@ -85,37 +83,44 @@ def aft_attention(
     return (mixed[..., :-1] / mixed[..., -1:].clamp(min=tiny)).to(dtype)
 
 
-def _scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None) -> torch.Tensor:
-    """`exp` with the largest visible number scaled to e^30, and the others no further than 115 below; 0 if hidden."""
+def scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None = None) -> torch.Tensor:
+    """`exp` with the largest visible number scaled to e^30, and the others no further than 115 below; 0 if hidden.
+
+    Returns:
+        The shape of `logits`, float32 or float64.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     shown = logits.detach()
     if visible is not None:
         shown = shown.masked_fill(~visible, torch.finfo(logits.dtype).min)
-    scaled = (logits - shown.amax(dim=dim, keepdim=True)).clamp(min=-115, max=0).add(30).exp()
+    scaled = (logits - (shown.amax(dim=dim, keepdim=True) - 30)).clamp(min=-85, max=30).exp()
     return scaled if visible is None else scaled.masked_fill(~visible, 0)
 
 
 def aft_by_layout(
-    logits: Callable[[TokenLayout], torch.Tensor],
+    logits: OffsetLogits,
     scores: torch.Tensor,
     values: torch.Tensor,
     mixture: torch.Tensor | None,
     layout: TokenLayout,
     dropout: float = 0.0,
 ) -> torch.Tensor:
-    """`aft_attention` after left padding is moved to the right; arguments and result as there.
+    """`aft_attention` after left padding is moved to the right; the other arguments and the result as there.
 
-    `logits` returns the offsets of a layout. Rows share `layout` except for padding and given positions.
+    Rows share `layout` except for padding and given positions. E is looked up in exp of all offsets' logits, which is
+    a constant of an exported graph; its maxima are those of a head.
     """
     layout, moves = move_padding_right(layout)
     if moves is not None:
         moved = (scores, values) if mixture is None else (scores, values, mixture)
         scores, values, *rest = (take_tokens(x.transpose(1, 2), moves[0]).transpose(1, 2) for x in moved)
         mixture = rest[0] if rest else None
-    offsets = logits(layout)
-    if offsets.shape[0] > 1 or (values.shape[0] == 1 and mixture is None and not dropout):
-        # Positions differ between rows, or a map for one sample takes the fewest operators.
-        weights = aft_weights(offsets, scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
+    one_sample = values.shape[0] == 1 and mixture is None and not dropout
+    if one_sample or (layout.positions is not None and len(layout.positions) > 1):
+        # A map of its own for one sample takes the fewest operators. Positions may differ between rows.
+        weights = aft_weights(logits(layout), scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
         output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
     else:
-        output = aft_attention(offsets, scores, values, mixture, layout.padding_mask, dropout)
+        table = scaled_exp(torch.cat([logits.weight, logits.first[None]]), 0)
+        output = aft_attention(logits.entries(table, layout)[0], scores, values, mixture, layout.padding_mask, dropout)
     return output if moves is None else take_tokens(output, moves[1])

@@ -86,16 +86,20 @@ class OffsetLogits(nn.Module):
         self.first = nn.Parameter(torch.zeros(num_heads))
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
-        device, center = self.weight.device, len(self.weight) // 2
+        return self.entries(torch.cat([self.weight, self.first[None]]), layout)
+
+    def entries(self, table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
+        """Entries of `(2N, heads)`, `weight` and below it `first`, as a map, `(batch or 1, heads, queries, keys)`."""
+        first = len(table) - 1
         if layout.diagonal_index is not None:
-            rows = (layout.diagonal_index + (center + 1 - layout.key_length))[None]
+            rows = (layout.diagonal_index + (first // 2 + 1 - layout.key_length))[None]
         else:
-            rows = layout.distances(device) + center
-        logits = F.embedding(rows, self.weight).permute(0, 3, 1, 2)
+            rows = layout.distances(table.device) + first // 2
         if layout.positions is None:
-            first = self.first[None, :, None, None].expand(-1, -1, layout.query_length, -1)
-            return torch.cat([first, logits[..., 1:]], dim=-1)
-        return torch.where(layout.positions[:, None, None] == 0, self.first[:, None, None], logits)
+            rows = torch.cat([rows.new_full((1, layout.query_length, 1), first), rows[..., 1:]], dim=-1)
+        else:
+            rows = torch.where(layout.positions[:, None] == 0, first, rows)
+        return F.embedding(rows, table).permute(0, 3, 1, 2)
 
     def resize(self, resize: Resize) -> None:
         """Change N."""

@@ -231,3 +231,16 @@ def test_full_spatial_weights_compute_the_same(build):
     model.to_full_spatial_weights()
     assert model.config.spatial_weight_type == "full"
     torch.testing.assert_close(model(ids, mask).last_hidden_state[mask.bool()], before)
+
+
+@pytest.mark.parametrize("asked", [{}, {"output_hidden_states": True}], ids=["last states", "all states"])
+def test_an_exported_graph_moves_left_padding(asked, build):
+    model = build(token_mixers=["aft", "full_attention", "random_synthesizer"], num_hidden_layers=3)
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
+    inputs = {"input_ids": torch.randint(1, 37, (3, 5)), "attention_mask": mask, "token_type_ids": mask.roll(1, 1)}
+    graph = torch.export.export(model, (), inputs | asked).module()
+    found, expected = graph(**inputs, **asked), model(**inputs, **asked)
+    for ours, theirs in zip(found.values(), expected.values(), strict=True):
+        states = [(ours, theirs)] if isinstance(ours, torch.Tensor) else zip(ours, theirs, strict=True)
+        for one, other in states:
+            torch.testing.assert_close(one[mask == 1], other[mask == 1])
