@@ -271,7 +271,8 @@ def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
 # --- modeling/inputs/token_layout.py
 _READ_AT_ONCE = ("cpu",)  # devices
 _SHORTEST_WITHOUT_INDEX = 1024  # such sequences may be mixed by Fourier transforms, in less memory
-_OFFSET_MIXERS = frozenset({"aft", "random_synthesizer"})  # token mixers of HybridBert with a logit per offset
+OFFSET_MIXERS = frozenset({"aft", "random_synthesizer"})
+"""Token mixers of HybridBert with a logit per offset."""
 
 
 class TokenLayout(NamedTuple):
@@ -399,7 +400,7 @@ def token_layout(
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
     layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
-    reads_offsets = is_toeplitz or not _OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
+    reads_offsets = is_toeplitz or not OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
     if reads_offsets and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
         layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
     return layout
@@ -1772,7 +1773,7 @@ class HybridBertModel(HybridBertPreTrainedModel):
         self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if types[-1] in BLOCKS else nn.Identity()
         self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)
-        self.has_offsets = not {"aft", "random_synthesizer"}.isdisjoint(types)
+        self.has_offsets = not OFFSET_MIXERS.isdisjoint(types)
         self.gradient_checkpointing = False
         self.post_init()
 
