@@ -170,8 +170,8 @@ def _texts_of(
     """The texts of the rows that match."""
     wanted = None if arguments.positive_labels is None else set(map(_comparable, arguments.positive_labels))
     others: set[str] = set()
-    cells = [table.texts(column) for column in columns]
-    if wanted is None and all(column is not None for column in cells):
+    cells = table.texts(columns)
+    if wanted is None and cells is not None:
         return [*zip(*(column.to_pylist() for column in cells), strict=True)]
 
     def read(row: Row) -> tuple[str, ...] | None:

@@ -17,7 +17,7 @@ from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTo
 from ..base.errors import UserError
 from ..base.trained_model import label_names
 from .glue import GlueTask, TextColumns, TextTask, find_task
-from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments
+from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments, in_memory
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -323,23 +323,23 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
 
 def _by_columns(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset | None:
     """The examples of rows that are kept by columns, without a look at each; `None` if one may be bad."""
-    if isinstance(task, GlueTask) or not isinstance(task.texts, TextColumns):
-        return None
-    cells = [table.texts(name) for name in task.texts.names]
-    if any(column is None for column in cells):
+    cells = table.texts(task.texts.names) if isinstance(task.texts, TextColumns) else None
+    if cells is None or task.group is not None:
         return None
     columns = {INDEX: np.arange(len(table.placed)), "texts": _joined(cells)}
+    if isinstance(task, GlueTask) and "idx" in table.columns:
+        columns[INDEX] = table.placed.cells["idx"]
     if labelled:
-        names = table.texts(task.label_column)
-        if names is None:
+        labels = table.cells(task.label_column)
+        if labels is None or pa.types.is_list(labels.type):
             return None
-        different = names.unique()
+        different = labels.unique()
         try:
-            numbers = [task.read_label(name) for name in different.to_pylist()]
+            numbers = [task.read_label(label) for label in different.to_pylist()]
         except ValueError:
             return None
-        columns["label"] = compute.take(pa.array(numbers), compute.index_in(names, different))
-    return datasets.Dataset(datasets.table.InMemoryTable(pa.table(columns)))
+        columns["label"] = compute.take(pa.array(numbers), compute.index_in(labels, different))
+    return in_memory(columns)
 
 
 def _joined(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
@@ -348,7 +348,7 @@ def _joined(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     for chunks in zip(*(column.chunks for column in columns), strict=True):
         size = len(chunks[0])
         places = np.arange(size * count).reshape(count, size).T.reshape(-1)  # the texts of a row side by side
-        texts = pa.concat_arrays([chunk.cast(pa.string()) for chunk in chunks]).take(pa.array(places))
+        texts = pa.concat_arrays(chunks).take(pa.array(places))
         parts.append(pa.ListArray.from_arrays(np.arange(0, size * count + 1, count, dtype=np.int32), texts))
     return pa.chunked_array(parts)
 

@@ -12,7 +12,7 @@ import tokenmixers
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, load_sentence_pairs
-from tokenmixers.run_scripts.data.table_files import TextRows, read_table
+from tokenmixers.run_scripts.data.table_files import ColumnRows, read_table
 from tokenmixers.run_scripts.data.text_classification import (
     TextClassificationArguments,
     found_labels,
@@ -48,7 +48,7 @@ def found_in(table, arguments, skip_empty=False):
 @pytest.mark.parametrize("texts", [["text"], ["other", "text"]])
 def test_examples_are_those_of_row_by_row(rows, texts, tmp_path):
     table = read_table(write(tmp_path / "a.csv", rows))
-    assert isinstance(table.placed, TextRows) and len(table.placed) == len(rows)
+    assert isinstance(table.placed, ColumnRows) and len(table.placed) == len(rows)
     arguments = TextClassificationArguments(text_column_names=texts)
     assert found_in(table, arguments) == found_in(by_rows(table), arguments)
 
