@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import datasets
@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import compute
-from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..base.errors import UserError
 from ..base.trained_model import label_names
+from .encoding import encode
 from .glue import GlueTask, TextColumns, TextTask, find_task
 from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments, in_memory
 from .table_files import (
@@ -358,52 +359,18 @@ def tokenize(
 ) -> datasets.Dataset:
     """Tokenize. For multiple choice every column holds a list of sequences per row, one for each choice."""
 
-    def encode(rows: dict[str, list]) -> dict[str, list]:
-        inputs = rows["texts"]
-        if multiple_choice:
-            inputs = [(question, choice) for question, *choices in rows["texts"] for choice in choices]
-        texts = map(list, zip(*inputs, strict=True))  # all first texts, all second ones
-        encoded = dict(tokenizer(*texts, truncation="longest_first", max_length=max_seq_length))
-        if not multiple_choice:
-            return encoded
-        count = len(inputs) // len(rows["texts"])
-        return {
-            name: [column[i : i + count] for i in range(0, len(inputs), count)] for name, column in encoded.items()
-        }
-
-    methods = ("__call__", "_encode_plus", "_convert_encoding")
-    as_usual = all(getattr(type(tokenizer), name, None) is getattr(PreTrainedTokenizerFast, name) for name in methods)
-    if as_usual and not multiple_choice:
-        return _tokenize_by_columns(examples, tokenizer, max_seq_length)
-    return examples.map(encode, batched=True, remove_columns=["texts"], desc="Tokenizing")
-
-
-def _tokenize_by_columns(
-    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerFast, max_seq_length: int
-) -> datasets.Dataset:
-    """What the tokenizer returns, from its fastest method to Arrow, without lists of each row in between."""
-
-    def encode(rows: pa.Table) -> pa.Table:
+    def tokens(rows: pa.Table) -> pa.Table:
         texts = rows["texts"].to_pylist()
-        # Sets the truncation for all, and says which columns there are.
-        names = tokenizer(*texts[0], truncation="longest_first", max_length=max_seq_length).keys()
-        inputs = [row[0] for row in texts] if len(texts[0]) == 1 else [*map(tuple, texts)]
-        found = tokenizer.backend_tokenizer.encode_batch_fast(inputs)
-        ids = [encoding.ids for encoding in found]
-        ends = np.cumsum([0, *map(len, ids)], dtype=np.int32)
-
-        def column(name: str) -> np.ndarray:
-            if name == "attention_mask":  # nothing is padded
-                return np.ones(ends[-1], dtype=np.int8)
-            values, kind = (ids, np.int32) if name == "input_ids" else ((e.type_ids for e in found), np.int8)
-            return np.fromiter(chain.from_iterable(values), kind, count=ends[-1])
-
+        inputs = [(first, text) for first, *others in texts for text in others] if multiple_choice else texts
+        columns = encode(tokenizer, inputs, truncation="longest_first", max_length=max_seq_length)
         rows = rows.drop_columns("texts")
-        for name in names:
-            rows = rows.append_column(name, pa.ListArray.from_arrays(ends, column(name)))
+        for name, column in columns.items():
+            if multiple_choice:
+                column = pa.ListArray.from_arrays(np.linspace(0, len(inputs), len(texts) + 1, dtype=np.int32), column)
+            rows = rows.append_column(name, column)
         return rows
 
-    rows = examples.with_format("arrow").map(encode, batched=True, remove_columns=["texts"], desc="Tokenizing")
+    rows = examples.with_format("arrow").map(tokens, batched=True, remove_columns=["texts"], desc="Tokenizing")
     return rows.with_format(None)
 
 
