@@ -7,10 +7,9 @@ import json
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +20,9 @@ from pyarrow import compute, parquet
 from ..base.errors import BadDataError, UserError, report_bad_data
 from .files import COMPRESSIONS, ending, find_files, iterate_lines, open_file, read_text
 from .loading import load_named
+from .rows import BATCH, BadRowError, ColumnRows, EmptyRowError, PlacedRow, Row, join_rows, keep_rows
 
 
-Row = dict[str, Any]
 Item = TypeVar("Item")
 
 #: Endings of tables.
@@ -40,25 +39,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _ITEM = re.compile(r"""u?'(?:[^'\\]|\\.)*'|u?"(?:[^"\\]|\\.)*"|[^\s'",\[\]]+""")
 
 
-class BadRowError(ValueError):
-    """What is wrong with a row. The error that the command ends with names the row, and others with it."""
-
-
-class EmptyRowError(BadRowError):
-    """A row lacks a text or a label: `--skip_empty_examples` leaves it out."""
-
-
-#: A row's file or data set, its place there, e.g. `"line 3"`, and the row, or what is wrong with it.
-PlacedRow = tuple[str, str, Row | BadRowError]
-
 #: The number of a line or row, from 1 on, and the row, or what is wrong with it.
 Numbered = tuple[int, Row | BadRowError]
 
 #: The number of a line, and its cells, or what is wrong with it.
 _Fields = tuple[int, Sequence[str] | BadRowError]
-
-#: Rows that are turned into Python's objects together.
-_BATCH = 1000
 
 
 def convert_rows(
@@ -131,79 +116,6 @@ def print_skipped(name: str, skipped: int, total: int) -> None:
             f"{name}: {skipped:,} of {total:,} rows left out, which lack a text or a label (--skip_empty_examples)",
             flush=True,
         )
-
-
-class ColumnRows(Sequence[PlacedRow]):
-    """Rows that are kept by columns, in a tenth of the memory.
-
-    Args:
-        places: A table of each row's `source` and `place`.
-        cells: A table of the rows.
-    """
-
-    def __init__(self, places: pa.Table, cells: pa.Table):
-        self.places, self.cells = places, cells
-
-    def __len__(self) -> int:
-        return len(self.cells)
-
-    def __getitem__(self, index: Any) -> Any:
-        numbers = range(len(self))[index]
-        if isinstance(numbers, range):
-            return [self[number] for number in numbers]
-        return next(iter(ColumnRows(self.places.slice(numbers, 1), self.cells.slice(numbers, 1))))
-
-    def __iter__(self) -> Iterator[PlacedRow]:
-        start = 0
-        for batch in self.cells.to_batches(max_chunksize=_BATCH):
-            sources, places = (column.to_pylist() for column in self.places.slice(start, len(batch)).columns)
-            yield from zip(sources, places, batch.to_pylist(), strict=True)
-            start += len(batch)
-
-
-def keep_rows(rows: Iterable[PlacedRow]) -> Sequence[PlacedRow]:
-    """Rows in memory: by columns, unless a row is bad, or Arrow would give back others."""
-    rows, parts = iter(rows), []
-    while batch := list(islice(rows, _BATCH)):
-        part = _by_columns(batch)
-        if part is None:
-            return [*chain.from_iterable(parts), *batch, *rows]
-        parts.append(part)
-    return _joined(parts)
-
-
-def _joined(parts: Sequence[Sequence[PlacedRow]]) -> Sequence[PlacedRow]:
-    """The rows of all parts: by columns, if they are so in each part, with the same columns of the same types."""
-    if all(isinstance(part, ColumnRows) for part in parts):
-        tables = [part.cells for part in parts]
-        if len({frozenset(table.column_names) for table in tables}) == 1:
-            with suppress(pa.ArrowInvalid, pa.ArrowTypeError):
-                cells = pa.concat_tables(tables, promote_options="default")
-                return ColumnRows(pa.concat_tables([part.places for part in parts]), cells)
-    return [*chain.from_iterable(parts)]
-
-
-def _by_columns(placed: Sequence[PlacedRow]) -> ColumnRows | None:
-    sources, places, rows = zip(*placed, strict=True)
-    names = rows[0] if isinstance(rows[0], dict) else {}
-    if not names or any(isinstance(row, BadRowError) or row.keys() != names.keys() for row in rows):
-        return None
-    columns = {name: [row[name] for row in rows] for name in names}
-    if not all(map(_is_uniform, columns.values())):
-        return None
-    try:
-        cells = pa.table(columns)
-    except (pa.ArrowException, OverflowError, UnicodeError):
-        return None
-    return ColumnRows(pa.table({"source": pa.array(sources).dictionary_encode(), "place": places}), cells)
-
-
-def _is_uniform(values: Sequence[Any]) -> bool:
-    """Whether values, or those in lists, have one type of text or number: 1, 1.0 and true would become equal."""
-    kinds = {*map(type, values)} - {type(None)}
-    if kinds == {list}:
-        return _is_uniform([*chain.from_iterable(filter(None, values))])
-    return len(kinds) <= 1 and kinds <= {str, int, float, bool}
 
 
 @dataclass(frozen=True)
@@ -472,7 +384,7 @@ def join_tables(tables: Sequence[Table]) -> Table:
     """The rows of several tables in one."""
     if len(tables) == 1:
         return tables[0]
-    return Table(", ".join(table.source for table in tables), _joined([table.placed for table in tables]))
+    return Table(", ".join(table.source for table in tables), join_rows([table.placed for table in tables]))
 
 
 def _read_file(path: str, columns: Sequence[str] | None, drop_incomplete: bool) -> Table:
@@ -529,7 +441,7 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
     """One split of a data set, see `load_named`, with the names of classes for their numbers."""
     rows = load_named(name, config_name, split, token=token, **options)
     source = f"{name}, {split}"
-    found = (row for batch in rows.with_format("arrow").iter(_BATCH) for row in batch.to_pylist())
+    found = (row for batch in rows.with_format("arrow").iter(BATCH) for row in batch.to_pylist())
     return Table(source, keep_rows((source, f"row {n}", row) for n, row in _named_rows(found, rows.features)))
 
 
