@@ -59,7 +59,6 @@ class SentencePairArguments(LengthArguments, TextColumnArguments, FileArguments)
         default="sentence-transformers/stsb",
         metadata={"help": "Evaluation pairs: data set on the Hub, or a local folder of one; STS-B by default."},
     )
-    eval_dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     validation_file: list[str] | None = field(
         default=None,
         metadata={
@@ -118,8 +117,7 @@ def _evaluation_pairs(arguments: SentencePairArguments, split: str, token: str |
     if files is not None:
         table = read_table(files)
     else:
-        name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
-        table = load_split(name, config, getattr(arguments, f"{split}_split"), token)
+        table = load_split(arguments.eval_dataset_name, None, getattr(arguments, f"{split}_split"), token)
     table, can_skip = table.with_options(arguments), split == "validation"
     if arguments.score_column in table.columns:
         pairs = _scored_pairs(table, arguments, can_skip)
