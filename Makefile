@@ -8,8 +8,11 @@ SCRIPT := $(RUN) -m tokenmixers.run_scripts
 quickstart test test-slow test-extras test-demo test-versions: export GOMP_SPINCOUNT = 10000
 
 # RUN=python3 takes an environment that is there, without the network; the checkout is then imported from a link to it.
+# `make quickstart` installs what it uses, and the tests their tools on top of it.
 INSTALLED := $(VENV)/.installed
+TESTED := $(VENV)/.tested
 ifeq ($(origin RUN),command line)
+TESTED :=
 INSTALLED := $(shell mkdir -p build/typing && ln -sfn ../.. build/typing/tokenmixers)
 export PYTHONPATH := $(CURDIR)/build/typing:$(PYTHONPATH)
 endif
@@ -30,6 +33,10 @@ $(1)/bin/python -m pip install --quiet --constraint $(or $(4),constraints.txt) -
 endef
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	$(call environment,$(VENV),digits$(comma)plot)
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
 	$(call environment,$(VENV),test)
 	@touch $@
 
@@ -58,10 +65,10 @@ quickstart: $(INSTALLED)  ## train a small gMLP on text and one on images, reloa
 	@echo '  $(VENV)/bin/tokenmixers run_mlm quickstart.yaml --output_dir outputs/amlp --config_name amlp-tiny'
 	@echo '  $(VENV)/bin/tokenmixers push_to_hub --source $(OUT)/gmlp --repo_id me/my-gmlp --dry_run'
 
-test: $(INSTALLED)  ## the fast tests
+test: $(INSTALLED) $(TESTED)  ## the fast tests
 	$(RUN) -m pytest -n 2 --dist worksteal
 
-test-slow: $(INSTALLED)  ## the other tests, and all properties on more examples
+test-slow: $(INSTALLED) $(TESTED)  ## the other tests, and all properties on more examples
 	$(RUN) -m pytest -n 2 --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
 	TOKENMIXERS_TEST_DEVICE=cpu $(RUN) -m pytest -n 2 --dist worksteal -m gpu tests/gpu
 
@@ -89,7 +96,7 @@ $(DEMO)/.installed: pyproject.toml constraints.txt
 test-demo: $(DEMO)/.installed  ## the demo in a headless Chromium, which has to be there
 	$(DEMO)/bin/python -m pytest -m "slow or not slow" tests/run_scripts/demos
 
-test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
+test-gpu: $(INSTALLED) $(TESTED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
 	$(RUN) -m pytest $(if $(INSTALLED)$(call HAS,xdist),-n auto --maxprocesses 8 --dist worksteal) \
 		$(if $(call HAS,pytest_timeout),--timeout 180) -m gpu tests/gpu
 
@@ -104,13 +111,13 @@ test-versions/%:
 	$(call environment,build/versions/$*,test,,build/versions/$*/constraints.txt)
 	build/versions/$*/bin/python -m pytest -n 2 --dist worksteal
 
-check: $(VENV)/.installed  ## style, and the types of the library
+check: $(VENV)/.tested  ## style, and the types of the library
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	@mkdir -p build/typing && ln -sfn ../.. build/typing/tokenmixers
 	$(RUN) -m mypy
 
-dist: $(INSTALLED)  ## source distribution and wheel, in dist/
+dist: $(INSTALLED) $(TESTED)  ## source distribution and wheel, in dist/
 	rm -rf dist *.egg-info
 	$(RUN) -m build --no-isolation
 
@@ -127,7 +134,7 @@ bench: $(if $(INSTALLED),$(PEERS)/.installed)  ## our models and others side by 
 
 # Transformers' own model tests ship in its source distribution alone.
 SUITE := $(VENV)/transformers-suite
-$(SUITE)/.fetched: $(VENV)/.installed
+$(SUITE)/.fetched: $(VENV)/.tested
 	rm -rf $(SUITE) && mkdir -p $(SUITE)
 	$(RUN) -m pip install --quiet --no-deps --target $(SUITE)/packages parameterized
 	$(RUN) -m pip download --quiet --no-deps --no-binary :all: --no-build-isolation --dest $(SUITE) \

@@ -43,10 +43,12 @@ class PseudoPerplexityArguments:
     )
     text_column_names: str = field(default="text", metadata={"help": "Column of the files that holds the text."})
     pairs: str | None = field(
-        default=None, metadata={"help": "File of minimal pairs: tsv, csv, json, jsonl or parquet, e.g. of BLiMP."}
+        default=None,
+        metadata={
+            "help": "File of minimal pairs in BLiMP's columns sentence_good and sentence_bad: tsv, csv, json(l) or "
+            "parquet."
+        },
     )
-    good_column: str = field(default="sentence_good", metadata={"help": "Column of the acceptable sentences."})
-    bad_column: str = field(default="sentence_bad", metadata={"help": "Column of the others."})
     group_column: str | None = field(
         default=None, metadata={"help": "Column of the pairs to report accuracies by, e.g. BLiMP's UID."}
     )
@@ -140,7 +142,7 @@ def score_pairs(scorer: Scorer, arguments: PseudoPerplexityArguments) -> tuple[d
     table = read_table(arguments.pairs or "").with_options(arguments)
 
     def read(row: Row) -> list[str]:
-        return [check_text(table.value(row, column)) for column in (arguments.good_column, arguments.bad_column)]
+        return [check_text(table.value(row, column)) for column in ("sentence_good", "sentence_bad")]
 
     with report_bad_data():
         found = [*convert_rows(table.source, table.placed, read, can_skip=False)]

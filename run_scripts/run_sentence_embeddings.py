@@ -297,8 +297,8 @@ class SentenceEmbeddings(Task):
         from .training import sentence_embeddings as library
 
         data_args, wanted = run.data_args, run[EmbeddingArguments]
-        name, config = data_args.eval_dataset_name, data_args.eval_dataset_config_name
-        others = {} if data_args.train_val_split else {"dataset_name": name, "dataset_config_name": config}
+        own = {"dataset_name": data_args.eval_dataset_name, "dataset_config_name": None}
+        others = {} if data_args.train_val_split else own
         facts = describe_data(dataclasses.replace(data_args, **others))
         return facts | {
             "train_data": describe_data(data_args)["train_data"],

@@ -329,12 +329,15 @@ def test_only_its_own_target_changes_the_environment_of_the_quickstart_and_the_t
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE)
     assert {"quickstart", "test", "test-extras", "test-transformers", "bench"} <= {*targets}
-    environment = ".venv/.installed"
-    told = _run("make", "--dry-run", "--always-make", f"--old-file={environment}", *targets, cwd=ROOT)
+    environments = (".venv/.installed", ".venv/.tested")
+    old = [f"--old-file={environment}" for environment in environments]
+    told = _run("make", "--dry-run", "--always-make", *old, *targets, cwd=ROOT)
     pips = [line.split(" -m pip install ") for line in told.splitlines() if " -m pip install " in line]
     assert len(pips) >= 8
     assert [options for python, options in pips if python == ".venv/bin/python" and "--target " not in options] == []
-    assert ".venv/bin/python -m pip install" in _run("make", "--dry-run", "--always-make", environment, cwd=ROOT)
+    for extras, environment in zip(("digits,plot", "test"), environments, strict=True):
+        told = _run("make", "--dry-run", "--always-make", environment, cwd=ROOT)
+        assert re.search(rf"\.venv/bin/python -m pip install .* --editable '\.\[{extras}\]'", told)
     (timm,) = [options for _, options in pips if re.search(r"\btimm\b", options)]
     assert "--no-deps" in timm  # with its torchvision, which may not fit, Transformers cannot be imported
 

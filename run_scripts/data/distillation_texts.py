@@ -6,10 +6,12 @@ from typing import Any
 
 import datasets
 import numpy as np
+from pyarrow import compute
 
 from ..base.errors import UserError
+from .encoding import encode
 from .files import ending, find_files
-from .loading import drawn
+from .loading import drawn, in_memory
 from .sentence_pairs import SentencePairArguments
 from .table_files import EmptyRowError, Row, Table, check_text, load_tables, read_table
 from .text_corpus import TEXT_KINDS, load_texts
@@ -67,8 +69,8 @@ class DistillationTexts:
 def _measure(rows: dict[str, list[str]], tokenizer: Any, columns: list[str], limit: int) -> dict[str, list[int]]:
     lengths = []
     for column in columns:
-        ids = tokenizer(rows[column], add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
-        lengths.append([len(row) for row in ids])
+        found = encode(tokenizer, zip(rows[column]), add_special_tokens=True, truncation=False, verbose=False)
+        lengths.append(compute.list_value_length(found["input_ids"]))
     table = np.array(lengths)
     return {LENGTH: np.minimum(table.max(axis=0), limit).tolist(), "cut": (table > limit).sum(axis=0).tolist()}
 
@@ -124,6 +126,10 @@ def _rows_of(table: Table, arguments: SentencePairArguments) -> tuple[datasets.D
                 f"(--text_column_names); its columns are {', '.join(map(repr, table.columns))}."
             )
         columns, names = [arguments.text_column], ["text"]
+
+    cells = table.texts(columns)
+    if cells is not None:
+        return in_memory(dict(zip(names, cells, strict=True))), 0
 
     def read(row: Row) -> list[str] | None:
         try:

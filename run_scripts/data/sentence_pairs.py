@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 
 from ..base.errors import UserError
-from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments
+from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments, in_memory
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -59,7 +59,6 @@ class SentencePairArguments(LengthArguments, TextColumnArguments, FileArguments)
         default="sentence-transformers/stsb",
         metadata={"help": "Evaluation pairs: data set on the Hub, or a local folder of one; STS-B by default."},
     )
-    eval_dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     validation_file: list[str] | None = field(
         default=None,
         metadata={
@@ -110,9 +109,7 @@ def load_sentence_pairs(
 def _training_rows(arguments: SentencePairArguments, token: str | None) -> datasets.Dataset:
     """The training examples with those that are held out."""
     (table,) = load_tables(arguments, ["train"], token).values()
-    rows = _texts_of(table, arguments.pair_columns, arguments, can_skip=True)
-    columns = map(list, zip(*rows, strict=True))
-    return datasets.Dataset.from_dict(dict(zip(arguments.pair_names, columns, strict=True)))
+    return _texts_of(table, arguments.pair_names, arguments, can_skip=True)
 
 
 def _evaluation_pairs(arguments: SentencePairArguments, split: str, token: str | None) -> datasets.Dataset:
@@ -120,14 +117,12 @@ def _evaluation_pairs(arguments: SentencePairArguments, split: str, token: str |
     if files is not None:
         table = read_table(files)
     else:
-        name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
-        table = load_split(name, config, getattr(arguments, f"{split}_split"), token)
+        table = load_split(arguments.eval_dataset_name, None, getattr(arguments, f"{split}_split"), token)
     table, can_skip = table.with_options(arguments), split == "validation"
     if arguments.score_column in table.columns:
         pairs = _scored_pairs(table, arguments, can_skip)
     elif arguments.anchor_column in table.columns and arguments.positive_column in table.columns:
-        rows = _texts_of(table, arguments.pair_columns[:2], arguments, can_skip)
-        pairs = datasets.Dataset.from_list([dict(zip(("anchor", "positive"), row, strict=True)) for row in rows])
+        pairs = _texts_of(table, ["anchor", "positive"], arguments, can_skip)
     else:
         found = ", ".join(map(repr, table.columns))
         raise UserError(
@@ -165,14 +160,15 @@ def _score(value: Any) -> float:
 
 
 def _texts_of(
-    table: Table, columns: Sequence[str], arguments: SentencePairArguments, can_skip: bool
-) -> list[tuple[str, ...]]:
-    """The texts of the rows that match."""
+    table: Table, names: Sequence[str], arguments: SentencePairArguments, can_skip: bool
+) -> datasets.Dataset:
+    """The texts of the rows that match, in the first of the columns of pairs."""
+    columns = arguments.pair_columns[: len(names)]
     wanted = None if arguments.positive_labels is None else set(map(_comparable, arguments.positive_labels))
     others: set[str] = set()
-    cells = [table.texts(column) for column in columns]
-    if wanted is None and all(column is not None for column in cells):
-        return [*zip(*(column.to_pylist() for column in cells), strict=True)]
+    cells = table.texts(columns)
+    if wanted is None and cells is not None:
+        return in_memory(dict(zip(names, cells, strict=True)))
 
     def read(row: Row) -> tuple[str, ...] | None:
         if wanted is not None:
@@ -190,7 +186,7 @@ def _texts_of(
             f"{table.source} has no pair with one of the --positive_labels {labels} in "
             f"{arguments.label_column_name!r}; there are {known}."
         )
-    return kept
+    return datasets.Dataset.from_dict(dict(zip(names, map(list, zip(*kept, strict=True)), strict=True)))
 
 
 def _comparable(label: Any) -> float | str:

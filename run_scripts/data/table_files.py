@@ -6,12 +6,10 @@ import io
 import json
 import re
 import reprlib
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,9 +20,9 @@ from pyarrow import compute, parquet
 from ..base.errors import BadDataError, UserError, report_bad_data
 from .files import COMPRESSIONS, ending, find_files, iterate_lines, open_file, read_text
 from .loading import load_named
+from .rows import BATCH, BadRowError, ColumnRows, EmptyRowError, PlacedRow, Row, join_rows, keep_rows
 
 
-Row = dict[str, Any]
 Item = TypeVar("Item")
 
 #: Endings of tables.
@@ -41,25 +39,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _ITEM = re.compile(r"""u?'(?:[^'\\]|\\.)*'|u?"(?:[^"\\]|\\.)*"|[^\s'",\[\]]+""")
 
 
-class BadRowError(ValueError):
-    """What is wrong with a row. The error that the command ends with names the row, and others with it."""
-
-
-class EmptyRowError(BadRowError):
-    """A row lacks a text or a label: `--skip_empty_examples` leaves it out."""
-
-
-#: A row's file or data set, its place there, e.g. `"line 3"`, and the row, or what is wrong with it.
-PlacedRow = tuple[str, str, Row | BadRowError]
-
 #: The number of a line or row, from 1 on, and the row, or what is wrong with it.
 Numbered = tuple[int, Row | BadRowError]
 
 #: The number of a line, and its cells, or what is wrong with it.
 _Fields = tuple[int, Sequence[str] | BadRowError]
-
-#: Rows that are turned into Python's objects together.
-_BATCH = 1000
 
 
 def convert_rows(
@@ -134,37 +118,6 @@ def print_skipped(name: str, skipped: int, total: int) -> None:
         )
 
 
-class TextRows(Sequence[PlacedRow]):
-    """Rows of texts alone, as csv and tsv files have them, which are kept by columns: a tenth of the memory.
-
-    Args:
-        source: The file.
-        header: Names of the columns.
-        numbers: The rows' lines.
-        cells: Column -> the rows' cells.
-    """
-
-    def __init__(self, source: str, header: Sequence[str], numbers: Sequence[int], cells: Sequence[pa.ChunkedArray]):
-        self.source, self.numbers = source, numbers
-        self.cells = dict(zip(header, cells, strict=True))
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(len(self))[index]]
-        row = {name: cells[index].as_py() for name, cells in self.cells.items()}
-        return self.source, f"line {self.numbers[index]}", row
-
-    def __iter__(self) -> Iterator[PlacedRow]:
-        for start in range(0, len(self), _BATCH):
-            columns = [cells.slice(start, _BATCH).to_pylist() for cells in self.cells.values()]
-            rows = zip(*columns, strict=True)
-            for number, row in zip(self.numbers[start : start + _BATCH], rows, strict=True):
-                yield self.source, f"line {number}", dict(zip(self.cells, row, strict=True))
-
-
 @dataclass(frozen=True)
 class Table:
     """Rows in memory.
@@ -189,26 +142,33 @@ class Table:
         """The rows that could be read; `convert` names the others."""
         return (row for *_, row in self.placed if not isinstance(row, BadRowError))
 
-    def texts(self, column: str) -> pa.ChunkedArray | None:
-        """The texts of a column, if all rows are kept by columns and none is blank there: no row needs a look."""
-        if not isinstance(self.placed, TextRows) or column not in self.placed.cells:
+    def cells(self, column: str) -> pa.ChunkedArray | None:
+        """A column, if all rows are kept by columns and no cell is missing or blank: no row needs a look."""
+        if not isinstance(self.placed, ColumnRows) or column not in self.columns:
             return None
         cells = self.placed.cells[column]
-        # `is_missing` takes the same characters for blank as Arrow's function.
-        is_blank = compute.or_(compute.utf8_is_space(cells), compute.equal(cells, ""))
-        return None if compute.any(is_blank).as_py() else cells
+        is_empty = compute.is_null(cells, nan_is_null=True)
+        if pa.types.is_string(cells.type):  # `is_missing` takes the same characters for blank as Arrow's function
+            is_empty = compute.or_(is_empty, compute.or_(compute.utf8_is_space(cells), compute.equal(cells, "")))
+        return None if compute.any(is_empty).as_py() else cells
+
+    def texts(self, columns: Sequence[str]) -> list[pa.ChunkedArray] | None:
+        """Several columns, see `cells`, if all are texts."""
+        found = [self.cells(column) for column in columns]
+        return found if all(cells is not None and pa.types.is_string(cells.type) for cells in found) else None
 
     def different(self, column: str) -> Iterable[Any]:
         """The values of a column, each once where all rows are kept by columns; `None` where a row lacks it."""
-        if isinstance(self.placed, TextRows) and column in self.placed.cells:
-            return self.placed.cells[column].unique().to_pylist()
+        if isinstance(self.placed, ColumnRows) and column in self.columns:
+            cells = self.placed.cells[column]
+            return cells.to_pylist() if pa.types.is_list(cells.type) else cells.unique().to_pylist()
         return (row.get(column) for row in self.readable)
 
     @cached_property
     def columns(self) -> list[str]:
         """The columns that any row has."""
-        if isinstance(self.placed, TextRows):
-            return list(self.placed.cells)
+        if isinstance(self.placed, ColumnRows):
+            return self.placed.cells.column_names
         return list({column: None for row in self.readable for column in row})
 
     def value(self, row: Row, column: str) -> Any:
@@ -247,14 +207,16 @@ class Table:
 
     def expand(self, change: Callable[[Row], Iterable[Row]]) -> "Table":
         """The table with the rows that a function makes of each, which raises `BadRowError` if it cannot."""
-        placed: list[PlacedRow] = []
-        for source, place, row in self.placed:
-            try:
-                rows = [row] if isinstance(row, BadRowError) else [*change(row)]
-            except BadRowError as problem:
-                rows = [problem]
-            placed += ((source, place, changed) for changed in rows)
-        return replace(self, placed=placed)
+
+        def rows() -> Iterator[PlacedRow]:
+            for source, place, row in self.placed:
+                try:
+                    changed = [row] if isinstance(row, BadRowError) else [*change(row)]
+                except BadRowError as problem:
+                    changed = [problem]
+                yield from ((source, place, each) for each in changed)
+
+        return replace(self, placed=keep_rows(rows()))
 
     def convert(
         self, read: Callable[[Row], Item], skip_empty: bool = False, can_skip: bool = True
@@ -422,18 +384,14 @@ def join_tables(tables: Sequence[Table]) -> Table:
     """The rows of several tables in one."""
     if len(tables) == 1:
         return tables[0]
-    return Table(", ".join(table.source for table in tables), [placed for table in tables for placed in table.placed])
+    return Table(", ".join(table.source for table in tables), join_rows([table.placed for table in tables]))
 
 
 def _read_file(path: str, columns: Sequence[str] | None, drop_incomplete: bool) -> Table:
     if ending(path) not in KINDS:
         raise UserError(_unknown_kind(path, KINDS))
     with report_bad_data():
-        by_line = {".csv": partial(_csv_lines, path), ".tsv": partial(_tsv_lines, path, columns, drop_incomplete)}
-        if ending(path) in by_line:
-            table = Table(path, _by_columns(path, by_line[ending(path)]()))
-        else:
-            table = Table(path, list(open_rows(path, columns, drop_incomplete)))
+        table = Table(path, keep_rows(open_rows(path, columns, drop_incomplete)))
     if not table.placed:
         raise UserError(f"the file {path!r} has no rows.")
     return table
@@ -483,7 +441,8 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
     """One split of a data set, see `load_named`, with the names of classes for their numbers."""
     rows = load_named(name, config_name, split, token=token, **options)
     source = f"{name}, {split}"
-    return Table(source, [(source, f"row {number}", row) for number, row in _named_rows(rows, rows.features)])
+    found = (row for batch in rows.with_format("arrow").iter(BATCH) for row in batch.to_pylist())
+    return Table(source, keep_rows((source, f"row {n}", row) for n, row in _named_rows(found, rows.features)))
 
 
 def load_tables(
@@ -512,14 +471,17 @@ def _named_rows(rows: Iterable[Row], features: datasets.Features) -> Iterator[tu
     """Rows with class names in place of indices, also inside lists; `None` for a hidden class (-1)."""
 
     def named(feature: Any, value: Any) -> Any:
-        if isinstance(feature, datasets.ClassLabel) and value is not None:
-            return feature.int2str(value) if value >= 0 else (None if value == -1 else value)
-        if isinstance(getattr(feature, "feature", None), datasets.ClassLabel) and value is not None:
+        if isinstance(value, list):
             return [named(feature.feature, part) for part in value]
-        return value
+        return value if value is None or value < -1 else None if value == -1 else feature.int2str(value)
 
+    classes = {
+        column: feature
+        for column, feature in features.items()
+        if isinstance(getattr(feature, "feature", feature), datasets.ClassLabel)
+    }
     for number, row in enumerate(rows, start=1):
-        yield number, {column: named(features[column], value) for column, value in row.items()}
+        yield number, {**row, **{column: named(classes[column], row[column]) for column in classes if column in row}}
 
 
 def _parquet_rows(path: str, only: Sequence[str] | None) -> Iterator[Numbered]:
@@ -552,31 +514,6 @@ def _as_rows(lines: Iterator[_Fields]) -> Iterator[Numbered]:
     _, header = next(lines, (0, []))
     for number, fields in lines:
         yield number, fields if isinstance(fields, BadRowError) else dict(zip(header, fields, strict=True))
-
-
-def _by_columns(path: str, lines: Iterator[_Fields]) -> Sequence[PlacedRow]:
-    """The rows of lines, of which the first is the header: by columns, unless a row is bad."""
-    _, header = next(lines, (0, []))
-    numbers, parts, bad = array("q"), [], {}
-    while batch := list(islice(lines, _BATCH)):
-        for number, fields in batch:
-            if isinstance(fields, BadRowError):
-                bad[len(numbers)] = fields
-            numbers.append(number)
-        good = [fields for _, fields in batch if not isinstance(fields, BadRowError)]
-        columns = zip(*good, strict=True) if good else [[] for _ in header]
-        parts.append([pa.array(column, pa.large_string()) for column in columns])
-    kind = pa.large_string()
-    cells = [pa.chunked_array([part[place] for part in parts], kind) for place in range(len(header))]
-    good_numbers = numbers if not bad else [number for place, number in enumerate(numbers) if place not in bad]
-    rows = TextRows(path, header, good_numbers, cells)
-    if not bad:
-        return rows
-    good_rows = iter(rows)
-    return [
-        (path, f"line {number}", bad[place]) if place in bad else next(good_rows)
-        for place, number in enumerate(numbers)
-    ]
 
 
 def _tsv_lines(path: str, columns: Sequence[str] | None, drop_incomplete: bool) -> Iterator[_Fields]:

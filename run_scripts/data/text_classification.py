@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import datasets
@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import compute
-from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..base.errors import UserError
 from ..base.trained_model import label_names
+from .encoding import encode
 from .glue import GlueTask, TextColumns, TextTask, find_task
-from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments
+from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments, in_memory
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -323,23 +324,23 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
 
 def _by_columns(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset | None:
     """The examples of rows that are kept by columns, without a look at each; `None` if one may be bad."""
-    if isinstance(task, GlueTask) or not isinstance(task.texts, TextColumns):
-        return None
-    cells = [table.texts(name) for name in task.texts.names]
-    if any(column is None for column in cells):
+    cells = table.texts(task.texts.names) if isinstance(task.texts, TextColumns) else None
+    if cells is None or task.group is not None:
         return None
     columns = {INDEX: np.arange(len(table.placed)), "texts": _joined(cells)}
+    if isinstance(task, GlueTask) and "idx" in table.columns:
+        columns[INDEX] = table.placed.cells["idx"]
     if labelled:
-        names = table.texts(task.label_column)
-        if names is None:
+        labels = table.cells(task.label_column)
+        if labels is None or pa.types.is_list(labels.type):
             return None
-        different = names.unique()
+        different = labels.unique()
         try:
-            numbers = [task.read_label(name) for name in different.to_pylist()]
+            numbers = [task.read_label(label) for label in different.to_pylist()]
         except ValueError:
             return None
-        columns["label"] = compute.take(pa.array(numbers), compute.index_in(names, different))
-    return datasets.Dataset(datasets.table.InMemoryTable(pa.table(columns)))
+        columns["label"] = compute.take(pa.array(numbers), compute.index_in(labels, different))
+    return in_memory(columns)
 
 
 def _joined(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
@@ -348,7 +349,7 @@ def _joined(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     for chunks in zip(*(column.chunks for column in columns), strict=True):
         size = len(chunks[0])
         places = np.arange(size * count).reshape(count, size).T.reshape(-1)  # the texts of a row side by side
-        texts = pa.concat_arrays([chunk.cast(pa.string()) for chunk in chunks]).take(pa.array(places))
+        texts = pa.concat_arrays(chunks).take(pa.array(places))
         parts.append(pa.ListArray.from_arrays(np.arange(0, size * count + 1, count, dtype=np.int32), texts))
     return pa.chunked_array(parts)
 
@@ -358,52 +359,18 @@ def tokenize(
 ) -> datasets.Dataset:
     """Tokenize. For multiple choice every column holds a list of sequences per row, one for each choice."""
 
-    def encode(rows: dict[str, list]) -> dict[str, list]:
-        inputs = rows["texts"]
-        if multiple_choice:
-            inputs = [(question, choice) for question, *choices in rows["texts"] for choice in choices]
-        texts = map(list, zip(*inputs, strict=True))  # all first texts, all second ones
-        encoded = dict(tokenizer(*texts, truncation="longest_first", max_length=max_seq_length))
-        if not multiple_choice:
-            return encoded
-        count = len(inputs) // len(rows["texts"])
-        return {
-            name: [column[i : i + count] for i in range(0, len(inputs), count)] for name, column in encoded.items()
-        }
-
-    methods = ("__call__", "_encode_plus", "_convert_encoding")
-    as_usual = all(getattr(type(tokenizer), name, None) is getattr(PreTrainedTokenizerFast, name) for name in methods)
-    if as_usual and not multiple_choice:
-        return _tokenize_by_columns(examples, tokenizer, max_seq_length)
-    return examples.map(encode, batched=True, remove_columns=["texts"], desc="Tokenizing")
-
-
-def _tokenize_by_columns(
-    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerFast, max_seq_length: int
-) -> datasets.Dataset:
-    """What the tokenizer returns, from its fastest method to Arrow, without lists of each row in between."""
-
-    def encode(rows: pa.Table) -> pa.Table:
+    def tokens(rows: pa.Table) -> pa.Table:
         texts = rows["texts"].to_pylist()
-        # Sets the truncation for all, and says which columns there are.
-        names = tokenizer(*texts[0], truncation="longest_first", max_length=max_seq_length).keys()
-        inputs = [row[0] for row in texts] if len(texts[0]) == 1 else [*map(tuple, texts)]
-        found = tokenizer.backend_tokenizer.encode_batch_fast(inputs)
-        ids = [encoding.ids for encoding in found]
-        ends = np.cumsum([0, *map(len, ids)], dtype=np.int32)
-
-        def column(name: str) -> np.ndarray:
-            if name == "attention_mask":  # nothing is padded
-                return np.ones(ends[-1], dtype=np.int8)
-            values, kind = (ids, np.int32) if name == "input_ids" else ((e.type_ids for e in found), np.int8)
-            return np.fromiter(chain.from_iterable(values), kind, count=ends[-1])
-
+        inputs = [(first, text) for first, *others in texts for text in others] if multiple_choice else texts
+        columns = encode(tokenizer, inputs, truncation="longest_first", max_length=max_seq_length)
         rows = rows.drop_columns("texts")
-        for name in names:
-            rows = rows.append_column(name, pa.ListArray.from_arrays(ends, column(name)))
+        for name, column in columns.items():
+            if multiple_choice:
+                column = pa.ListArray.from_arrays(np.linspace(0, len(inputs), len(texts) + 1, dtype=np.int32), column)
+            rows = rows.append_column(name, column)
         return rows
 
-    rows = examples.with_format("arrow").map(encode, batched=True, remove_columns=["texts"], desc="Tokenizing")
+    rows = examples.with_format("arrow").map(tokens, batched=True, remove_columns=["texts"], desc="Tokenizing")
     return rows.with_format(None)
 
 

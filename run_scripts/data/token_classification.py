@@ -4,18 +4,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
+from pyarrow import compute
 from transformers import PreTrainedTokenizerBase
 
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
 from .conll import CONLL_KINDS, IGNORED_TAG, marks_entities, read_conll
+from .encoding import KINDS, columns_of, find_encodings
 from .files import ending, find_files
-from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments
+from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments, in_memory
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -72,7 +75,7 @@ def load_sentences(
     found = {}
     for source, table in load_tables(arguments, splits, token, partial(_read_files, arguments=arguments)).items():
         table = table if arguments.sentence_column is None else _by_sentence(table, arguments)
-        found[source] = _check(table, arguments, tagged=source != "test")
+        found[source] = check_sentences(table, arguments, tagged=source != "test")
     return {split: arguments.select(split, found[arguments.source_of(split)]) for split in splits}
 
 
@@ -128,10 +131,14 @@ def _by_sentence(table: Table, arguments: TokenClassificationArguments) -> Table
     return replace(table, placed=sentences)
 
 
-def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset:
+def check_sentences(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset:
+    """The sentences of a table with columns `index`, `tokens` and `tags`."""
     tokens_column, tags_column = arguments.text_column, arguments.label_column_name
     can_skip = tagged
     tagged = tagged or any(tags_column in row for row in islice(table.readable, 1))
+    sentences = _by_columns(table, arguments, tagged)
+    if sentences is not None:
+        return sentences
 
     def read(row: Row) -> Row:
         tokens = table.value(row, tokens_column)
@@ -152,6 +159,31 @@ def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) 
 
     found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
     return datasets.Dataset.from_list([{INDEX: place, **row} for place, row in found])
+
+
+def _by_columns(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset | None:
+    """The sentences of rows that are kept by columns, without a look at each; `None` if one may be bad."""
+    tokens = table.cells(arguments.text_column)
+    if tokens is None or tokens.type != pa.list_(pa.string()):
+        return None
+    lengths, words = compute.list_value_length(tokens), compute.list_flatten(tokens)
+    is_word = compute.not_equal(compute.utf8_trim(words, " \t\r\n"), "")
+    if words.null_count or not compute.min(lengths).as_py() or not compute.all(is_word).as_py():
+        return None
+    columns = {INDEX: np.arange(len(tokens)), "tokens": tokens}
+    if tagged:
+        tags = table.cells(arguments.label_column_name)
+        if tags is None or not pa.types.is_list(tags.type) or compute.list_value_length(tags) != lengths:
+            return None
+        flat = compute.list_flatten(tags.combine_chunks())
+        different = flat.unique()
+        try:
+            names = pa.array([_tag_name(tag, arguments.tag_names) for tag in different.to_pylist()], pa.string())
+        except BadRowError:
+            return None
+        ends = np.cumsum([0, *lengths.to_numpy()], dtype=np.int32)
+        columns["tags"] = pa.ListArray.from_arrays(ends, names.take(compute.index_in(flat, different)))
+    return in_memory(columns)
 
 
 def _tag_name(tag: Any, names: Sequence[str] | None) -> str:
@@ -175,7 +207,8 @@ def found_tags(sentences: datasets.Dataset) -> set[str]:
     """All tags of tagged sentences, except ignored ones."""
     if "tags" not in sentences.column_names:
         return set()
-    return {tag for tags in sentences["tags"] for tag in tags} - {IGNORED_TAG}
+    tags = sentences.with_format("arrow")[:]["tags"]
+    return {*compute.list_flatten(tags).unique().to_pylist()} - {IGNORED_TAG}
 
 
 def tag_names(sentences: datasets.Dataset) -> list[str]:
@@ -226,44 +259,60 @@ def tokenize(
     numbers = {name: index for index, name in enumerate(names)} | {IGNORED_TAG: IGNORED_LABEL}
 
     def inside(tag: str) -> int:
-        inner = {"B-": ("I-", "M-"), "b-": ("i-", "m-")}.get(tag[:2], ())
+        inner = {"B-": ("I-", "M-"), "b-": ("i-", "m-")}.get(tag[:2], ()) if label_all_tokens else None
+        if inner is None:
+            return IGNORED_LABEL
         return next((numbers[first + tag[2:]] for first in inner if first + tag[2:] in numbers), numbers[tag])
 
-    def encode(rows: dict[str, list], indices: list[int]) -> dict[str, list]:
-        encoded = tokenizer(
-            rows["tokens"],
-            is_split_into_words=True,
-            truncation=True,
-            max_length=max_seq_length,
-            return_overflowing_tokens=True,
-        )
-        samples = encoded.pop("overflow_to_sample_mapping")
-        columns = {**encoded, "sentence": [], "words": [], "starts": []}
-        if "tags" in rows:
-            columns["labels"] = []
-        seen = (None, None)
-        for piece, sample in enumerate(samples):
-            starts, labels = [], []
-            for position, word in enumerate(encoded.word_ids(piece)):
-                labels.append(IGNORED_LABEL)
-                if word is None:
-                    continue
-                if seen != (sample, word):
-                    starts.append((position, word))
-                    labels[-1] = numbers[rows["tags"][sample][word]] if "tags" in rows else IGNORED_LABEL
-                elif label_all_tokens:
-                    labels[-1] = inside(rows["tags"][sample][word])
-                seen = (sample, word)
-            columns["sentence"].append(indices[sample])
-            columns["starts"].append([position for position, _ in starts])
-            columns["words"].append([word for _, word in starts])
-            if "tags" in rows:
-                columns["labels"].append(labels)
-        return columns
+    first_labels, inner_labels = np.array(list(numbers.values())), np.array(list(map(inside, numbers)))
 
-    return sentences.map(
+    def encode(rows: pa.Table, indices: list[int]) -> pa.Table:
+        columns, samples, words = _pieces(tokenizer, rows["tokens"].to_pylist(), max_seq_length)
+        ends = columns["input_ids"].offsets.to_numpy()
+        pieces = np.repeat(np.arange(len(samples)), np.diff(ends))  # of each token, as what follows
+        of_words = np.flatnonzero(words >= 0)
+        place = np.stack([samples[pieces], words])[:, of_words]
+        # A word that goes on in the next piece starts in the first.
+        is_first = np.diff(place, axis=1, prepend=-1).any(axis=0)
+        starts = of_words[is_first]
+        start_ends = np.searchsorted(starts, ends).astype(np.int32)
+        columns |= {
+            "sentence": pa.array(np.asarray(indices)[samples]),
+            "words": pa.ListArray.from_arrays(start_ends, pa.array(words[starts])),
+            "starts": pa.ListArray.from_arrays(start_ends, pa.array(starts - ends[pieces[starts]])),
+        }
+        if "tags" in rows.column_names:
+            tags = rows["tags"].combine_chunks()
+            codes = compute.index_in(tags.flatten(), pa.array(numbers)).to_numpy()
+            found = codes[(tags.offsets.to_numpy() - tags.offsets[0].as_py())[place[0]] + place[1]]
+            labels = np.full(len(words), IGNORED_LABEL)
+            labels[of_words] = np.where(is_first, first_labels[found], inner_labels[found])
+            columns["labels"] = pa.ListArray.from_arrays(ends, pa.array(labels))
+        return pa.table(columns)
+
+    rows = sentences.with_format("arrow").map(
         encode, batched=True, with_indices=True, remove_columns=sentences.column_names, desc="Tokenizing"
     )
+    return rows.with_format(None)
+
+
+def _pieces(
+    tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], max_seq_length: int
+) -> tuple[dict[str, pa.ListArray], np.ndarray, np.ndarray]:
+    """The tokenizer's columns, the sentence of each sequence, and the word of each token, -1 for special ones."""
+    options = {"truncation": True, "max_length": max_seq_length, "return_overflowing_tokens": True}
+    found = find_encodings(tokenizer, sentences, is_split_into_words=True, **options)
+    if found is None:
+        encoded = tokenizer(sentences, is_split_into_words=True, **options)
+        encodings, samples = encoded.encodings, encoded.pop("overflow_to_sample_mapping")
+        columns = {name: pa.array(column, KINDS.get(name)) for name, column in encoded.items()}
+    else:
+        names, whole = found
+        encodings = [piece for encoding in whole for piece in (encoding, *encoding.overflowing)]
+        samples = np.repeat(np.arange(len(whole)), [1 + len(encoding.overflowing) for encoding in whole])
+        columns = columns_of(names, encodings)
+    words = chain.from_iterable(encoding.word_ids for encoding in encodings)
+    return columns, np.asarray(samples), np.array([-1 if word is None else word for word in words])
 
 
 def predicted_tags(

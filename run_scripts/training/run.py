@@ -27,8 +27,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import IntervalStrategy, PredictionOutput, has_length, rotate_checkpoints
+from transformers.trainer_utils import PredictionOutput, has_length, rotate_checkpoints
 
 from ...configuration.auto_classes import FAMILIES
 from ..base.arguments import ModelArguments, parse_arguments
@@ -38,16 +37,14 @@ from ..base.pictures import plot_history
 from ..base.reporting import print_plan, print_table, training_speed, transformers_model, write_table
 from ..base.trained_model import hide_bars_of_weights, model_fingerprint
 from ..base.training_arguments import ScriptTrainingArguments, check_has_work
-from ..data.fingerprint import fingerprint
 from ..data.loading import INDEX
-from ..data.text_stream import TextStream
 from .class_names import build_classifier, set_label_names
 from .distillation import Distillation
 from .hyperparameter_grid import Comparison, GridArguments, plan, run_all
 from .model_card import CardArguments, CardFacts, describe_data, training_settings
 from .model_loading import build_model, fitting_tokenizer, load_config, sequence_length
 from .run_folder import UNFINISHED, checkpoint_to_resume, forget_start, mark_finished, mark_unfinished, write_results
-from .run_record import CONTENT, EXTENDED, MODELS, ROWS, RunRecord, check_model_of, check_settings, extensions
+from .run_record import EXTENDED, MODELS, RunRecord, data_settings, evaluates_first, go_on_from
 from .schedules import choose_learning_rate
 from .teacher import NoTeacher, find_teacher
 from .trainer import NoBatchError, ScriptTrainer, compare_by_first_set, forget_truncation
@@ -304,9 +301,6 @@ class Run:
         resume_from = checkpoint_to_resume(args)
         if task.counts_tokens:
             args.include_num_input_tokens_seen = "non_padding"
-        if task.evaluates_before:
-            # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
-            args.eval_on_start = args.do_train and args.do_eval  # not when resuming, see `_train`
         set_seed(args.seed)
         if not hasattr(self, "rows"):
             self.prepare(resume_from)
@@ -320,7 +314,7 @@ class Run:
             if args.do_train:
                 if resume_from is None:
                     task.start(self, trainer)
-                training, speed = _train(trainer, resume_from, self.fingerprints())
+                training, speed = _train(trainer, resume_from, self.fingerprints(), task.evaluates_before)
                 results |= speed
             if args.do_eval:
                 results |= task.validation_results(self, trainer)
@@ -464,24 +458,19 @@ def _choose_attention(model: Any, args: TrainingArguments, lengths: Iterable[int
 
 
 def _train(
-    trainer: Any, resume_from: str | None, fingerprints: Mapping[str, str | None]
+    trainer: Any, resume_from: str | None, fingerprints: Mapping[str, str | None], evaluates_before: bool
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Train, and save the model and the history. Returns the Trainer's metrics, and `training_speed`."""
     args, rows = trainer.args, trainer.train_dataset
     if has_length(rows) and len(rows) == 0:
         raise UserError("there is nothing to train on: no rows of the training data are left. Give longer texts.")
     trainer.check_card()
-    settings, start = training_settings(args, trainer.card), TrainerState()
-    settings |= {"streaming": True} if isinstance(rows, TextStream) else {}
-    settings |= {ROWS: len(rows)} if has_length(rows) else {}
-    settings |= {CONTENT: fingerprint(rows), **fingerprints}
+    settings = {**training_settings(args, trainer.card), **data_settings(rows), **fingerprints}
+    start = TrainerState()
     if resume_from is not None:  # read now, because training may remove the checkpoint
-        start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
-        check_settings(resume_from, start, settings)
-        check_model_of(resume_from, transformers_model(trainer.model).config)
-        if extended := extensions(start, settings):
-            settings[EXTENDED] = extended
-            trainer.card = with_extensions(trainer.card, extended)
+        start = go_on_from(resume_from, settings, transformers_model(trainer.model).config)
+    if settings.get(EXTENDED):
+        trainer.card = with_extensions(trainer.card, settings[EXTENDED])
     begun = (Path(args.output_dir) / UNFINISHED).is_dir()
     trainer.add_callback(RunRecord(settings))
     if trainer.is_world_process_zero():
@@ -491,14 +480,9 @@ def _train(
         else:
             args.grid.start_run(*new_tokenizer)
             mark_unfinished(args.output_dir)
-    if resume_from is not None:
-        # The checkpoint of an epoch's last step is older than the evaluation of that epoch.
-        at_end = float(start.epoch).is_integer() or start.global_step >= start.max_steps
-        latest = [key for entry in start.log_history if entry["step"] == start.global_step for key in entry]
-        evaluated = any(key.startswith("eval_") for key in latest)
-        args.eval_on_start = args.eval_strategy == IntervalStrategy.EPOCH and at_end and not evaluated
-    elif args.eval_strategy != IntervalStrategy.NO and not _may_be_metric(args.metric_for_best_model, trainer):
-        args.eval_on_start = True  # only an evaluation shows the metrics; do not fail after hours of training
+    # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
+    resumed = None if resume_from is None else start
+    args.eval_on_start = evaluates_first(args, trainer.card.metrics, evaluates_before, resumed)
     try:
         metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
     except NoBatchError:
@@ -522,11 +506,6 @@ def with_extensions(card: CardFacts, steps: Sequence[int]) -> CardFacts:
     at = " and ".join(f"{step:,}" for step in steps)
     note = f"The run was extended at step {at}: from there the learning rate follows the schedule of the longer run."
     return replace(card, notes=" ".join(filter(None, (card.notes, note))))
-
-
-def _may_be_metric(name: str | None, trainer: Any) -> bool:
-    """Whether a metric is a loss or one of those on the model's card."""
-    return name is None or name.removeprefix("eval_") in ("loss", *trainer.card.metrics) or name.endswith("_loss")
 
 
 @contextmanager

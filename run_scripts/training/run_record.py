@@ -2,18 +2,21 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from transformers import PreTrainedConfig, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import IntervalStrategy, has_length
 from transformers.utils import CONFIG_NAME, logging
 
 from ..base.errors import UserError
 from ..base.trained_model import label_names
-from ..data.text_stream import StreamState
+from ..data.fingerprint import fingerprint
+from ..data.text_stream import StreamState, TextStream
 
 
 logger = logging.get_logger(__name__)
@@ -53,6 +56,52 @@ class RunRecord(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """The state that the Trainer saves in the checkpoint."""
         return {"args": {"settings": self.settings}, "attributes": {}}
+
+
+def data_settings(rows: Any) -> dict[str, Any]:
+    """What a run's record says of its training data."""
+    counted = {ROWS: len(rows)} if has_length(rows) else {}
+    return {**({"streaming": True} if isinstance(rows, TextStream) else {}), **counted, CONTENT: fingerprint(rows)}
+
+
+def go_on_from(checkpoint: str, settings: dict[str, Any], config: PreTrainedConfig) -> TrainerState:
+    """The state of a checkpoint, from which a run with these settings and model goes on; see `check_settings`.
+
+    Args:
+        checkpoint: The checkpoint.
+        settings: Those of the run. The steps from which it was extended are added in place.
+        config: Its model's configuration.
+    """
+    state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+    check_settings(checkpoint, state, settings)
+    check_model_of(checkpoint, config)
+    if extended := extensions(state, settings):
+        settings[EXTENDED] = extended
+    return state
+
+
+def evaluates_first(
+    args: TrainingArguments, metrics: Collection[str], evaluates_before: bool, resumed: TrainerState | None
+) -> bool:
+    """Whether training begins with an evaluation.
+
+    Args:
+        args: The Trainer's arguments.
+        metrics: The metrics that are known before, without `eval_`.
+        evaluates_before: Whether a new run reports its results before training.
+        resumed: The state of the checkpoint from which the run goes on, if it is not new.
+    """
+    if resumed is not None:
+        # The checkpoint of an epoch's last step is older than the evaluation of that epoch.
+        at_end = float(resumed.epoch).is_integer() or resumed.global_step >= resumed.max_steps
+        latest = [key for entry in resumed.log_history if entry["step"] == resumed.global_step for key in entry]
+        evaluated = any(key.startswith("eval_") for key in latest)
+        return args.eval_strategy == IntervalStrategy.EPOCH and at_end and not evaluated
+    # Only an evaluation shows whether there is a metric by this name: do not fail after hours of training.
+    best = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    unknown = best not in ("loss", *metrics) and not best.endswith("_loss")
+    wanted = args.eval_on_start or (evaluates_before and args.do_eval)
+    return wanted or (unknown and args.eval_strategy != IntervalStrategy.NO)
 
 
 def recorded_settings(state: TrainerState) -> dict[str, Any]:

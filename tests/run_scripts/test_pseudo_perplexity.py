@@ -147,7 +147,7 @@ BAD = [
     ),
     (["--file", "{folder}/binary.txt"], r"binary.txt, line 2: not valid UTF-8 \(byte 0xff\)"),
     (["--file", "{folder}/rows.jsonl"], r"has no column 'text' \(--text_column_names\); it has 'sentence'"),
-    (["--pairs", "{folder}/rows.jsonl"], r"line 1: there is no column 'sentence_good' \(--good_column\)"),
+    (["--pairs", "{folder}/rows.jsonl"], r"line 1: there is no column 'sentence_good';"),
     (["--pairs", "{folder}/blank.jsonl"], r"line 1: the text is empty"),
 ]
 

@@ -1,18 +1,21 @@
 """Rows of texts are checked and tokenized by columns: with the results and the errors of a look at each row."""
 
 import dataclasses
+import json
 import tracemalloc
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 from transformers import AutoTokenizer
 
 import tokenmixers
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, load_sentence_pairs
-from tokenmixers.run_scripts.data.table_files import TextRows, read_table
+from tokenmixers.run_scripts.data.table_files import ColumnRows, read_table
 from tokenmixers.run_scripts.data.text_classification import (
     TextClassificationArguments,
     found_labels,
@@ -20,6 +23,7 @@ from tokenmixers.run_scripts.data.text_classification import (
     read_examples,
     tokenize,
 )
+from tokenmixers.run_scripts.data.token_classification import TokenClassificationArguments, check_sentences
 
 
 def by_rows(table):
@@ -29,6 +33,15 @@ def by_rows(table):
 
 def write(path, rows, header="text,other,label"):
     path.write_bytes("".join(f"{row}\n" for row in (header, *rows)).encode())
+    return path
+
+
+def write_json(folder, rows, kind=".jsonl"):
+    path = folder / f"rows{kind}"
+    if kind == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
     return path
 
 
@@ -48,9 +61,69 @@ def found_in(table, arguments, skip_empty=False):
 @pytest.mark.parametrize("texts", [["text"], ["other", "text"]])
 def test_examples_are_those_of_row_by_row(rows, texts, tmp_path):
     table = read_table(write(tmp_path / "a.csv", rows))
-    assert isinstance(table.placed, TextRows) and len(table.placed) == len(rows)
+    assert isinstance(table.placed, ColumnRows) and len(table.placed) == len(rows)
     arguments = TextClassificationArguments(text_column_names=texts)
     assert found_in(table, arguments) == found_in(by_rows(table), arguments)
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("labels", [("x", " y"), (0, 2), (True, False), (0.5, 2.0), ("x", None), ([1], [0, 2])])
+@pytest.mark.parametrize("do_regression", [False, True])
+def test_examples_of_objects(kind, labels, do_regression, tmp_path, capsys):
+    rows = [{"text": f"row {number}", "label": labels[number % 2]} for number in range(1500)]
+    table = read_table(write_json(tmp_path, rows, kind))
+    assert isinstance(table.placed, ColumnRows) and table.rows == rows
+    arguments = TextClassificationArguments(do_regression=do_regression)
+    assert found_in(table, arguments) == found_in(by_rows(table), arguments)
+
+
+@pytest.mark.parametrize(
+    "other", [{"a": 1.0}, {"a": True}, {"a": "1"}, {"b": 1}, {"a": 2**70}, {"a": {"b": 1}}, {}, 1]
+)
+@pytest.mark.parametrize("count", [1, 1500])  # in the first batch of rows, or in another
+def test_rows_that_arrow_would_change_stay_as_they_are(other, count, tmp_path):
+    rows = [*[{"a": 1}] * count, other]
+    table = read_table(write_json(tmp_path, rows))
+    assert not isinstance(table.placed, ColumnRows) and len(table.placed) == count + 1
+    assert repr(list(table.readable)) == repr(rows[: count + (other != 1)])  # 1 and 1.0 differ
+    assert [place for _, place, _ in table.placed[-2:]] == [f"line {count}", f"line {count + 1}"]
+
+
+def test_files_with_equal_columns_stay_columns(tmp_path):
+    files = [write(tmp_path / f"{name}.csv", [f"{name},b,x"]) for name in "cd"]
+    placed = read_table(files).placed
+    assert isinstance(placed, ColumnRows)
+    assert [(place[0], place[2]["text"]) for place in placed] == [(str(files[0]), "c"), (str(files[1]), "d")]
+    assert not isinstance(read_table([*files, write_json(tmp_path, [{"text": "e"}])]).placed, ColumnRows)
+
+
+#: A row of words and tags, instead of a good one.
+SENTENCES = [
+    (["a", "b"], ["O", "B-X"]),
+    (["a"], ["-100"]),
+    (["a", " "], ["O", "O"]),
+    (["a", "\u3000"], ["O", "O"]),
+    (["a", None], ["O", "O"]),
+    ([], []),
+    (["a"], ["O", "O"]),
+    (["a"], [None]),
+    (["a"], None),
+    ("a", ["O"]),
+]
+
+
+@pytest.mark.parametrize("tag_names", [None, ["O", "B-X"]])
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_sentences_are_those_of_row_by_row(sentence, tag_names, tmp_path):
+    rows = [dict(zip(("tokens", "ner_tags"), row, strict=True)) for row in (SENTENCES[0], sentence)]
+    table = read_table(write_json(tmp_path, rows))
+    arguments, found = TokenClassificationArguments(tag_names=tag_names), []
+    for each in (table, by_rows(table)):
+        try:
+            found.append(check_sentences(each, arguments, tagged=True).to_list())
+        except UserError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("labels", [("0", "1.0", " 2"), ("0.5", "-1", "3e1"), ("a", "1", "-1")])
