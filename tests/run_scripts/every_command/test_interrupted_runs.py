@@ -1,14 +1,13 @@
 """A run of any training command that is killed and started again ends as if it had not been."""
 
 import errno
+import importlib
 import json
 import os
 import random
 import re
 import runpy
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,21 +29,15 @@ FINISHED = "holds a finished run"
 
 
 @pytest.fixture(scope="module")
-def start(data):
+def start(data, tmp_path_factory):
     """`start(script, arguments, folder, at=None, seconds=None)`: see run_and_kill.py."""
-    command = [sys.executable, Path(__file__).with_name("run_and_kill.py"), data / "encoder", *SCRIPTS]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(**request) -> dict:
-        process.stdin.write(json.dumps(request, default=str) + "\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-
-    yield lambda script, arguments, folder, **when: ask(
-        script=script.split()[0], arguments=arguments, folder=folder, **when
+    for module in ("evaluate", "sacrebleu", *(f"tokenmixers.run_scripts.{script}" for script in SCRIPTS)):
+        importlib.import_module(module)  # once, instead of in every fork
+    run = runpy.run_path(str(Path(__file__).with_name("run_and_kill.py")))["run"]
+    given, own = {"tokenizer": data / "encoder"}, tmp_path_factory.mktemp("killed")
+    return lambda script, arguments, folder, **when: run(
+        {"script": script.split()[0], "arguments": arguments, "folder": folder, **given, **when}, own
     )
-    process.stdin.close()
-    assert process.wait() == 0
 
 
 def as_lists(value):
