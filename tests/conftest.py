@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import importlib.util
 import itertools
+import json
 import os
 import random
 import re
+import subprocess
+import sys
 import tempfile
 from collections import Counter
+from pathlib import Path
 
 
 # Before anything reads them: no test may wait for, or depend on, a network,
@@ -162,6 +166,24 @@ def cuda(device):
 
 
 # --- fixtures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory):
+    """`alone(code, arguments)`: run Python where this package cannot be imported, see alone.py; what it printed."""
+    folder = tmp_path_factory.mktemp("alone")
+    environment = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules"), "PYTHONPATH": ""}
+    command = [sys.executable, Path(__file__).with_name("alone.py")]
+    pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes, text=True, cwd=folder, env=environment) as process:
+
+        def run(code: str, arguments=()) -> str:
+            print(json.dumps({"code": code, "arguments": [*map(str, arguments)]}), file=process.stdin, flush=True)
+            answer = json.loads(process.stdout.readline())
+            assert answer["status"] == 0, answer["errors"][-3000:]
+            return answer["output"]
+
+        yield run
 
 
 @pytest.fixture(scope="session")

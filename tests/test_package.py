@@ -74,6 +74,10 @@ class Installed(PathFinder):
         return super().find_spec(name, path, target) if not owners or owners & known else None
 
 sys.meta_path[:] = [Installed if finder is PathFinder else finder for finder in sys.meta_path]
+# Most experiments do without the packages that read data: a machine that is lent for its GPU may not have them.
+sys.modules |= dict.fromkeys(("datasets", "evaluate"))
+import tokenmixers.run_scripts.benchmark
+del sys.modules["datasets"], sys.modules["evaluate"]
 for module in pkgutil.iter_modules(tokenmixers.run_scripts.__path__):
     if module.name != "__main__":
         print(importlib.import_module(f"tokenmixers.run_scripts.{module.name}").__name__)
