@@ -33,13 +33,22 @@ import tokenmixers
 # --- what every process needs that runs tests --------------------------------------------------------------------
 
 
+def _seed_torch(seed: int) -> None:
+    """As `torch.manual_seed`, which formats a stack of calls for each kind of device: a millisecond for every test."""
+    import torch
+
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+
+
 class _TorchRandom:
     """Torch's generator in the form in which Hypothesis resets generators before every example."""
 
     def __init__(self):
         import torch
 
-        self.seed, self.getstate, self.setstate = torch.manual_seed, torch.get_rng_state, torch.set_rng_state
+        self.seed, self.getstate, self.setstate = _seed_torch, torch.get_rng_state, torch.set_rng_state
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,11 +82,10 @@ def _frozen():
 @pytest.fixture(autouse=True)
 def _seeded():
     import numpy
-    import torch
 
     random.seed(0)
     numpy.random.seed(0)
-    torch.manual_seed(0)
+    _seed_torch(0)
 
 
 # --- the fast cases of parametrised tests ------------------------------------------------------------------------

@@ -52,10 +52,12 @@ def _no_bfloat16():
         yield
 
 
+errors_of = runpy.run_path(str(Path(__file__).parents[1] / "hub_metadata.py"))["metadata_errors"]
+
+
 @pytest.fixture(autouse=True)
 def _cards_keep_the_hubs_rules(monkeypatch):
     """Whatever card a script writes in a test of this folder, its metadata are such as the Hub takes."""
-    errors_of = runpy.run_path(str(Path(__file__).parents[1] / "hub_metadata.py"))["metadata_errors"]
     save = huggingface_hub.ModelCard.save
 
     def check_and_save(self, *args, **kwargs):
