@@ -124,8 +124,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-#: Command and changes, for rows and orders of rows that are drawn at random, and evaluations that a resumed run has to
-#: repeat: of the commands whose rows are drawn alike, one. The test of run_mlm has all its kinds of data.
+#: Command and changes, for orders of the rows and evaluations that a resumed run has to repeat. The test of run_mlm
+#: has all its kinds of data.
 RESUMED = [(script, {}) for script in ("run_span_corruption", "run_text_to_text", "run_glue")]
 RESUMED += [("run_seq2seq", {"train_sampling_strategy": "group_by_length"})]
 RESUMED += [("run_image_classification", AUGMENTED)]
@@ -134,9 +134,14 @@ if "run_sentence_embeddings" in SCRIPTS:
     ending = {"eval_strategy": "epoch", "per_device_train_batch_size": 4, "max_steps": 8, "save_steps": 4}
     RESUMED += [("run_sentence_embeddings", {"eval_strategy": "steps", "eval_steps": 2})]
     RESUMED += [("run_sentence_embeddings", ending)]
+#: Commands whose rows are drawn as those of another one above.
+ALIKE = [(script, {}) for script in ("run_clm", "run_seq2seq", "run_token_classification", "run_qa")]
+ALIKE += [("run_text_to_text", {"train_sampling_strategy": "group_by_length"})]
 
 
-@pytest.mark.parametrize(("script", "changes"), RESUMED)
+@pytest.mark.parametrize(
+    ("script", "changes"), [*RESUMED, *(pytest.param(*one, marks=pytest.mark.slow) for one in ALIKE)]
+)
 def test_an_interrupted_run_ends_with_the_same_weights(script, changes, arguments, same_weights, tmp_path):
     whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
     changes = {"max_steps": 4, "save_steps": 2, "save_total_limit": None, "do_predict": None, **changes}
@@ -150,7 +155,9 @@ def test_an_interrupted_run_ends_with_the_same_weights(script, changes, argument
     assert evaluated[0] == evaluated[1] != {}
 
 
-@pytest.mark.parametrize("script", [name for name in SCRIPTS if re.search("mlm|seq2seq|embeddings", name)])  # Trainers
+# One of each kind of Trainer.
+@pytest.mark.fast_cases(script=[script for script in SCRIPTS if re.search("mlm|seq2seq|embeddings", script)])
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_diverging_loss_and_a_full_disk_are_survived(script, arguments, tmp_path, monkeypatch):
     """Both end in one sentence, and the checkpoints before stay as they were."""
     saving = {"save_steps": 1, "max_steps": 3, "save_total_limit": None, "load_best_model_at_end": None}
