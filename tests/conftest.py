@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import importlib.util
 import itertools
+import json
 import os
 import random
 import re
+import subprocess
+import sys
 import tempfile
 from collections import Counter
+from pathlib import Path
 
 
 # Before anything reads them: no test may wait for, or depend on, a network,
@@ -29,13 +33,22 @@ import tokenmixers
 # --- what every process needs that runs tests --------------------------------------------------------------------
 
 
+def _seed_torch(seed: int) -> None:
+    """As `torch.manual_seed`, which formats a stack of calls for each kind of device: a millisecond for every test."""
+    import torch
+
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+
+
 class _TorchRandom:
     """Torch's generator in the form in which Hypothesis resets generators before every example."""
 
     def __init__(self):
         import torch
 
-        self.seed, self.getstate, self.setstate = torch.manual_seed, torch.get_rng_state, torch.set_rng_state
+        self.seed, self.getstate, self.setstate = _seed_torch, torch.get_rng_state, torch.set_rng_state
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,11 +82,10 @@ def _frozen():
 @pytest.fixture(autouse=True)
 def _seeded():
     import numpy
-    import torch
 
     random.seed(0)
     numpy.random.seed(0)
-    torch.manual_seed(0)
+    _seed_torch(0)
 
 
 # --- the fast cases of parametrised tests ------------------------------------------------------------------------
@@ -162,6 +174,24 @@ def cuda(device):
 
 
 # --- fixtures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory):
+    """`alone(code, arguments)`: run Python where this package cannot be imported, see alone.py; what it printed."""
+    folder = tmp_path_factory.mktemp("alone")
+    environment = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules"), "PYTHONPATH": ""}
+    command = [sys.executable, Path(__file__).with_name("alone.py")]
+    pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes, text=True, cwd=folder, env=environment) as process:
+
+        def run(code: str, arguments=()) -> str:
+            print(json.dumps({"code": code, "arguments": [*map(str, arguments)]}), file=process.stdin, flush=True)
+            answer = json.loads(process.stdout.readline())
+            assert answer["status"] == 0, answer["errors"][-3000:]
+            return answer["output"]
+
+        yield run
 
 
 @pytest.fixture(scope="session")

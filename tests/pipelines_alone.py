@@ -1,13 +1,12 @@
 """Run pipelines on saved checkpoints without this package: see test_pipelines.py.
 
-`python pipelines_alone.py FOLDER...`: each folder is named after its task, and holds model and tokenizer or processor.
+Its arguments are folders: each is named after its task, and holds model and tokenizer or processor.
 """
 
 import json
 import sys
 from pathlib import Path
 
-import torch
 from PIL import Image
 from transformers import pipeline, set_seed
 
@@ -39,6 +38,4 @@ def answers_of(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # as in the tests: the number of threads changes the rounding
-    sys.modules["tokenmixers"] = None  # from here on nothing can import it
     print(json.dumps({folder: answers_of(Path(folder)) for folder in sys.argv[1:]}))

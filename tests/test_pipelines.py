@@ -1,10 +1,7 @@
 """Transformers' pipelines on saved checkpoints, by folder name alone."""
 
 import json
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,7 +75,7 @@ def test_image_pipelines_ask_nothing(task, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", FAMILIES)
-def test_pipelines_without_the_package_say_the_same(model_type, tokenizer, tmp_path):
+def test_pipelines_without_the_package_say_the_same(model_type, tokenizer, tmp_path, alone):
     script = Path(__file__).with_name("pipelines_alone.py")
     sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
     tasks = {
@@ -102,19 +99,10 @@ def test_pipelines_without_the_package_say_the_same(model_type, tokenizer, tmp_p
         getattr(tokenmixers, FAMILIES[model_type].models[auto_class])(config).save_pretrained(tmp_path / task)
         (processor if task.startswith("image") else tokenizer).save_pretrained(tmp_path / task)
     folders = [str(tmp_path / task) for task in tasks]
-    process = subprocess.run(
-        [sys.executable, script, *folders],
-        cwd=tmp_path,
-        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    alone = json.loads(process.stdout.splitlines()[-1])
+    theirs = json.loads(alone(script.read_text(), folders).splitlines()[-1])
     answers_of = runpy.run_path(str(script))["answers_of"]
     for folder in folders:
-        assert alone[folder] == answers_of(Path(folder)), folder
+        assert theirs[folder] == answers_of(Path(folder)), folder
 
 
 def test_transformers_serve_looks_for_classes_inside_transformers_only():

@@ -52,10 +52,12 @@ def _no_bfloat16():
         yield
 
 
+errors_of = runpy.run_path(str(Path(__file__).parents[1] / "hub_metadata.py"))["metadata_errors"]
+
+
 @pytest.fixture(autouse=True)
 def _cards_keep_the_hubs_rules(monkeypatch):
     """Whatever card a script writes in a test of this folder, its metadata are such as the Hub takes."""
-    errors_of = runpy.run_path(str(Path(__file__).parents[1] / "hub_metadata.py"))["metadata_errors"]
     save = huggingface_hub.ModelCard.save
 
     def check_and_save(self, *args, **kwargs):
@@ -70,11 +72,20 @@ def history_is_drawn():
     """For tests that look at the picture of a run."""
 
 
+@pytest.fixture
+def arguments_are_tried():
+    """For tests of calls with arguments that Transformers refuses."""
+
+
 @pytest.fixture(autouse=True)
-def _history_is_an_empty_file(request, monkeypatch):
-    """Drawing it takes as long as all else in a tiny run."""
+def _runs_are_short(request, monkeypatch):
+    """Left out of runs: what has its own tests and takes as long as all else in a tiny one."""
     if "history_is_drawn" not in request.fixturenames:
         monkeypatch.setattr(training_run, "plot_history", lambda history, path: path.touch())
+    if "arguments_are_tried" not in request.fixturenames:
+        monkeypatch.setattr(training_run, "try_arguments", lambda args: None)
+    # Trainers ask for a collection of garbage at their start and end.
+    monkeypatch.setattr("accelerate.utils.memory.clear_device_cache", lambda garbage_collection=False: None)
 
 
 @pytest.fixture(scope="session")

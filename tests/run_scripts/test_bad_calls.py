@@ -11,6 +11,8 @@ from tokenmixers.run_scripts.base.commands import COMMANDS, TRAINING_COMMANDS, m
 from tokenmixers.run_scripts.base.errors import UserError
 
 
+pytestmark = pytest.mark.usefixtures("arguments_are_tried")
+
 TRAINING = (*TRAINING_COMMANDS,)
 FINETUNE = ("run_glue", "run_token_classification")
 ONE = ("run_mlm",)  # what all training commands share

@@ -1,6 +1,7 @@
 """`run_scripts/` holds commands, its folders hold libraries, and modules import downwards only."""
 
 import ast
+import functools
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -37,6 +38,7 @@ SOURCES = sources()
 COMMANDS = [name for name in SOURCES if len(name) == 1 and name[0] not in ("__init__", "__main__")]
 
 
+@functools.cache
 def imported(name: tuple[str, ...]) -> set[tuple[str, ...]]:
     """The modules of `run_scripts` that a module imports, anywhere in its code."""
     found = set()

@@ -101,9 +101,6 @@ def test_wrong_calls_end_in_one_sentence_and_status_1():
     assert misused.returncode == 1 and misused.stdout == ""
     assert misused.stderr.startswith("error: the following arguments are required: --output_dir")
     assert misused.stderr.count("\n") == 1
-    refused = call("make_data", "number_names", "nothing.yaml")
-    assert refused.returncode == 1 and refused.stdout == ""
-    assert refused.stderr.startswith("error: there is no recipe 'nothing.yaml'. Shipped recipes: ")
 
 
 @pytest.mark.parametrize(
@@ -123,12 +120,6 @@ def test_help_says_how_a_command_is_called(command, usage, texts, monkeypatch, c
     # From Python 3.14 on argparse names a module that runs as `python -m` by itself, and that is pytest here.
     if sys.version_info < (3, 14):
         assert shown.startswith(f"usage: tokenmixers {command} {usage}")
-
-
-def test_the_form_of_python_m_has_the_same_help():
-    module = [sys.executable, "-m", "tokenmixers.run_scripts.make_data", "number_names", "--help"]
-    shown = subprocess.run(module, capture_output=True, text=True, check=True).stdout
-    assert docstring_of("number_names") in shown
 
 
 #: What a command does -> what is left in a file.
@@ -195,7 +186,8 @@ def without_reader(*arguments: str) -> subprocess.CompletedProcess:
 )
 def test_an_interruption_is_a_sentence_and_ends_as_by_the_signal(command, hint):
     code = (
-        "import atexit, importlib, os, signal, torch._dynamo\n"  # with which Python itself ends with status 1
+        # PyTorch's compiler, with which Python itself ends with status 1, takes seconds: once.
+        f"import atexit, importlib, os, signal{', torch._dynamo' if command == 'run_mlm' else ''}\n"
         "from tokenmixers.run_scripts.__main__ import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background of a script ignores it
         "def command(name):\n"

@@ -66,7 +66,7 @@ RUN |= {"sentence_embeddings_tiny.yaml"}
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+def _in_a_folder_of_its_own(tmp_path, monkeypatch, arguments_are_tried):
     monkeypatch.chdir(tmp_path)
 
 

@@ -253,6 +253,7 @@ def damaged(folder, kind):
     return folder / f"damaged.{kind}"
 
 
+@pytest.mark.fast_cases(together=2)
 @pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "parquet"])
 @pytest.mark.parametrize("streaming", [None, True], ids=["loaded", "streamed"])
 @pytest.mark.parametrize("role", ["train_file", "validation_file"])

@@ -207,6 +207,7 @@ def test_functions_of_users_are_called(model, sdpa_calls, monkeypatch):
     assert len(calls) == model.config.num_hidden_layers and not sdpa_calls
 
 
+@pytest.mark.fast_cases(model="HybridBertModel")  # all families call the attention alike
 def test_compiled(model, sdpa_calls):
     model.to(torch.bfloat16)
     ids = torch.tensor([[1, 2, 3, 4, 5]])

@@ -67,12 +67,14 @@ def test_models_have_minilms_shape_or_gmlps_operations():
     assert half.num_parameters() - tables[half] == pytest.approx(ours.num_parameters() - tables[ours], rel=0.05)
 
 
-def test_onnx_runtime_computes_the_same(sizes):
+def test_onnx_runtime_computes_the_same(sizes, monkeypatch):
+    """Of two layers of one model: an export takes seconds."""
     pytest.importorskip("transformers.exporters")
     pytest.importorskip("onnxruntime")
+    ours = models_of_equal_shape(60, sizes)[OURS]
+    monkeypatch.setattr(sentences, "models_of_equal_shape", lambda *_: {OURS: ours})
     (group,) = sentences.one_sentence_at_a_time(Case("inference", torch.float32, False, CPU), sizes)
-    names = [candidate.name for candidate in group.candidates]
-    assert names == [name + suffix for name in (OURS, PEER, HALF_PEER) for suffix in ("", ", ONNX Runtime")]
+    assert [candidate.name for candidate in group.candidates] == [OURS, f"{OURS}, ONNX Runtime"]
     assert max(check_agreement(group.candidates, 1e-4).values()) > 0  # not the same code
     assert {candidate.items for candidate in group.candidates} == {4}
 

@@ -1,10 +1,10 @@
-"""Runs commands in forked processes, and kills them at an operation on files or after some time.
+"""Runs commands in forks of the test's process, and kills them at an operation on files or after some time.
 
-A process that has imported everything reads requests from its input, one JSON object a line, forks for each, and
-answers with one JSON object a line. A request has `script` and `arguments`, the `folder` whose operations count, and
-`at`, the number of the operation at which the child kills itself, or `seconds`, after which it is killed. The answer
-has the `status` (`killed` or the exit status), the `operations` before the end, the `seconds`, the `output`, and of a
-run that is not killed the `states`: for each operation a hash of what was on the disk before it.
+A request has `script` and `arguments`, the `folder` whose operations count, the `tokenizer` that takes the place of
+one that a run trains, and `at`, the number of the operation at which the child kills itself, or `seconds`, after which
+it is killed. The answer has the `status` (`killed` or the exit status), the `operations` before the end, the
+`seconds`, the `output`, and of a run that is not killed the `states`: for each operation a hash of what was on the
+disk before it.
 
 Every operation is a point in time: what Python has not yet written to a file is lost, and files that libraries write
 at once are also left half written.
@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 import transformers
+from transformers import AutoTokenizer
 
 from tokenmixers.run_scripts.training import model_loading
 from tokenmixers.run_scripts.training import run as training_run
@@ -123,6 +123,9 @@ class KillAt:
 
 def child(request: dict, record: Path) -> None:
     """Run the command of a request."""
+    # Training a tokenizer twice gives two of them: all runs that train one get this.
+    model_loading.train_unigram_tokenizer = lambda *_, **__: AutoTokenizer.from_pretrained(request["tokenizer"])
+    training_run.plot_history = lambda history, path: path.write_bytes(b"")  # drawing takes longer than all else
     killer = KillAt(request["folder"], request.get("at"), record)
     killer.install()
     module = import_module(f"tokenmixers.run_scripts.{request['script']}")
@@ -139,9 +142,7 @@ def run(request: dict, folder: Path) -> dict:
     before = time.monotonic()
     process = os.fork()
     if process == 0:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for stream in (1, 2):
-            os.dup2(output, stream)
+        sys.stdout = sys.stderr = log.open("w", buffering=1)
         status = 3
         try:
             child(request, record)
@@ -167,21 +168,3 @@ def run(request: dict, folder: Path) -> dict:
         **(json.loads(record.read_text()) if record.is_file() else {}),
         "output": log.read_text(errors="replace")[-3000:],
     }
-
-
-def main() -> None:
-    """Entry point: the first argument is the folder of a tokenizer, the others are the scripts to import."""
-    torch.set_num_threads(1)
-    tokenizer, *scripts = sys.argv[1:]
-    # Training one twice gives two tokenizers: all runs that train one get this.
-    model_loading.train_unigram_tokenizer = lambda *_, **__: transformers.AutoTokenizer.from_pretrained(tokenizer)
-    for module in ("evaluate", "sacrebleu", *(f"tokenmixers.run_scripts.{script}" for script in scripts)):
-        import_module(module)
-    training_run.plot_history = lambda history, path: path.write_bytes(b"")  # drawing takes longer than all else
-    with tempfile.TemporaryDirectory() as folder:
-        for line in sys.stdin:
-            print(json.dumps(run(json.loads(line), Path(folder))), flush=True)
-
-
-if __name__ == "__main__":
-    main()

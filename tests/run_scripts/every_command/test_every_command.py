@@ -37,7 +37,18 @@ def test_all_training_commands_are_in_the_table():
     assert {*SCRIPTS, "run_sentence_embeddings"} == {*TRAINING_COMMANDS}
 
 
-@pytest.mark.parametrize("script", [script for script in SCRIPTS if script != "run_mlm"])  # which has its own test
+#: Of the commands that read and collate rows alike, the fast tests run one; run_mlm has its own test.
+IN_GRIDS = (
+    "run_span_corruption",
+    "run_text_to_text",
+    "run_glue",
+    "run_image_classification",
+    "run_sentence_embeddings",
+)
+
+
+@pytest.mark.fast_cases(script=[script for script in SCRIPTS if script in IN_GRIDS])
+@pytest.mark.parametrize("script", [script for script in SCRIPTS if script != "run_mlm"])
 def test_a_grid_is_its_single_runs(script, arguments, data, same_weights, tmp_path):
     """Nothing of the first run is left in the second one."""
     changes = {**PLAIN, "max_steps": 3, **(AUGMENTED if script == "run_image_classification" else {})}

@@ -1,14 +1,13 @@
 """A run of any training command that is killed and started again ends as if it had not been."""
 
 import errno
+import importlib
 import json
 import os
 import random
 import re
 import runpy
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,21 +29,15 @@ FINISHED = "holds a finished run"
 
 
 @pytest.fixture(scope="module")
-def start(data):
+def start(data, tmp_path_factory):
     """`start(script, arguments, folder, at=None, seconds=None)`: see run_and_kill.py."""
-    command = [sys.executable, Path(__file__).with_name("run_and_kill.py"), data / "encoder", *SCRIPTS]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(**request) -> dict:
-        process.stdin.write(json.dumps(request, default=str) + "\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-
-    yield lambda script, arguments, folder, **when: ask(
-        script=script.split()[0], arguments=arguments, folder=folder, **when
+    for module in ("evaluate", "sacrebleu", *(f"tokenmixers.run_scripts.{script}" for script in SCRIPTS)):
+        importlib.import_module(module)  # once, instead of in every fork
+    run = runpy.run_path(str(Path(__file__).with_name("run_and_kill.py")))["run"]
+    given, own = {"tokenizer": data / "encoder"}, tmp_path_factory.mktemp("killed")
+    return lambda script, arguments, folder, **when: run(
+        {"script": script.split()[0], "arguments": arguments, "folder": folder, **given, **when}, own
     )
-    process.stdin.close()
-    assert process.wait() == 0
 
 
 def as_lists(value):
@@ -131,24 +124,24 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-#: Command and changes, for orders of the rows and evaluations that a resumed run has to repeat.
-RESUMED = [(script, {}) for script in SCRIPTS if script != "run_mlm"]  # whose test has all its kinds of data
-
-
-RESUMED += [(script, {"train_sampling_strategy": "group_by_length"}) for script in ("run_seq2seq", "run_text_to_text")]
-
-
+#: Command and changes, for orders of the rows and evaluations that a resumed run has to repeat. The test of run_mlm
+#: has all its kinds of data.
+RESUMED = [(script, {}) for script in ("run_span_corruption", "run_text_to_text", "run_glue")]
+RESUMED += [("run_seq2seq", {"train_sampling_strategy": "group_by_length"})]
 RESUMED += [("run_image_classification", AUGMENTED)]
-
-
 if "run_sentence_embeddings" in SCRIPTS:
     # Of six steps in an epoch: the first run ends in the second one.
     ending = {"eval_strategy": "epoch", "per_device_train_batch_size": 4, "max_steps": 8, "save_steps": 4}
     RESUMED += [("run_sentence_embeddings", {"eval_strategy": "steps", "eval_steps": 2})]
     RESUMED += [("run_sentence_embeddings", ending)]
+#: Commands whose rows are drawn as those of another one above.
+ALIKE = [(script, {}) for script in ("run_clm", "run_seq2seq", "run_token_classification", "run_qa")]
+ALIKE += [("run_text_to_text", {"train_sampling_strategy": "group_by_length"})]
 
 
-@pytest.mark.parametrize(("script", "changes"), RESUMED)
+@pytest.mark.parametrize(
+    ("script", "changes"), [*RESUMED, *(pytest.param(*one, marks=pytest.mark.slow) for one in ALIKE)]
+)
 def test_an_interrupted_run_ends_with_the_same_weights(script, changes, arguments, same_weights, tmp_path):
     whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
     changes = {"max_steps": 4, "save_steps": 2, "save_total_limit": None, "do_predict": None, **changes}
@@ -162,6 +155,8 @@ def test_an_interrupted_run_ends_with_the_same_weights(script, changes, argument
     assert evaluated[0] == evaluated[1] != {}
 
 
+# One of each kind of Trainer.
+@pytest.mark.fast_cases(script=[script for script in SCRIPTS if re.search("mlm|seq2seq|embeddings", script)])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_diverging_loss_and_a_full_disk_are_survived(script, arguments, tmp_path, monkeypatch):
     """Both end in one sentence, and the checkpoints before stay as they were."""

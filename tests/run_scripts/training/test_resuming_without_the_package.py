@@ -1,9 +1,5 @@
 """Transformers' `Trainer` goes on with a hybrid where the package is not installed."""
 
-import os
-import subprocess
-import sys
-
 from tokenmixers import HybridBertConfig, HybridBertForSequenceClassification, shipped_model
 from tokenmixers.configuration.shipped_models import shipped_models
 
@@ -23,19 +19,15 @@ args = TrainingArguments(output, max_steps=4, save_steps=2, per_device_train_bat
 trainer = Trainer(model, args, train_dataset=Dataset.from_list(rows))
 trainer.train(resume_from_checkpoint=checkpoint[0] if checkpoint else None)
 trainer.save_model(output)
-assert "tokenmixers" not in sys.modules
 """
 
 
-def test_a_resumed_hybrid_ends_with_the_same_weights(tmp_path):
+def test_a_resumed_hybrid_ends_with_the_same_weights(alone, tmp_path):
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 25}
     config = HybridBertConfig(token_mixers=["random_synthesizer", "full_attention"], **sizes)
     HybridBertForSequenceClassification(config).save_pretrained(tmp_path / "start")
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
     for output, checkpoint in (("whole", ()), ("resumed", [tmp_path / "whole" / "checkpoint-2"])):
-        command = [sys.executable, "-c", SCRIPT, tmp_path / "start", tmp_path / output, *checkpoint]
-        process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert process.returncode == 0, process.stderr
+        alone(SCRIPT, [tmp_path / "start", tmp_path / output, *checkpoint])
     whole, resumed = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "resumed"))
     assert whole == resumed
 
@@ -49,8 +41,5 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_shipped_tokenizers_need_no_trust(tmp_path):
-    command = [sys.executable, "-c", TOKENIZERS, *map(shipped_model, shipped_models())]
-    environment = {**os.environ, "PYTHONPATH": ""}
-    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
+def test_shipped_tokenizers_need_no_trust(alone):
+    alone(TOKENIZERS, map(shipped_model, shipped_models()))

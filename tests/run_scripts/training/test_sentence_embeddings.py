@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 
 import datasets
 import numpy as np
@@ -81,9 +79,6 @@ def test_saved_and_loaded_embeddings_are_equal(prefix, checkpoint, tmp_path):
 
 ALONE = """
 import json, sys
-sys.modules["tokenmixers"] = None
-import torch
-torch.set_num_threads(1)
 from sentence_transformers import CrossEncoder, SentenceTransformer
 embedding, scoring, texts = json.loads(sys.argv[1])
 model = SentenceTransformer(embedding, trust_remote_code=True, device="cpu")
@@ -94,15 +89,13 @@ print(json.dumps([model.encode(texts).tolist(), scores.tolist()]))
 
 
 @pytest.mark.slow
-def test_both_kinds_of_models_without_the_package(checkpoint, tmp_path):
+def test_both_kinds_of_models_without_the_package(checkpoint, alone, tmp_path):
     model = SentenceTransformer(checkpoint("ForMaskedLM", "AMLP"), device="cpu")
     model.save_pretrained(str(tmp_path / "saved"))
     pairs = [TEXTS[:2], TEXTS[2:]]
     scoring = checkpoint("ForSequenceClassification", num_labels=1)
     arguments = json.dumps([str(tmp_path / "saved"), scoring, TEXTS])
-    process = subprocess.run([sys.executable, "-c", ALONE, arguments], capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-    embeddings, scores = json.loads(process.stdout.splitlines()[-1])
+    embeddings, scores = json.loads(alone(ALONE, [arguments]).splitlines()[-1])
     np.testing.assert_allclose(embeddings, model.encode(TEXTS), atol=1e-6)
     np.testing.assert_allclose(scores, CrossEncoder(scoring, device="cpu").predict(pairs), atol=1e-6)
 
