@@ -9,6 +9,7 @@ import re
 import shlex
 import statistics
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -18,6 +19,9 @@ from transformers.utils import logging
 
 import tokenmixers
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
+from tokenmixers.configuration.configuration_synthesizer import AttentionComponent
+from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
 from tokenmixers.run_scripts.base.commands import COMMANDS, TRAINING_COMMANDS, module_of
 from tokenmixers.run_scripts.embeddings.pictures import published_speeds
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
@@ -31,6 +35,7 @@ PAGES = [
     "CONTRIBUTING.md",
     "run_scripts/README.md",
     "modeling/README.md",
+    "modeling/equations.md",
     "model_cards/README.md",
     "model_cards/papers.md",
     "model_cards/benchmarks/README.md",
@@ -314,8 +319,16 @@ def test_functions_of_the_public_api_are_named_with_the_arguments_that_they_need
     assert row.split(", ") == [one.name for one in parameters if one.default is one.empty]
 
 
+def test_the_page_of_equations_has_all_choices():
+    names = {*get_args(AttentionComponent), *FEED_FORWARD_TYPES, *get_args(TokenMixer)}
+    assert names <= set(re.findall(r"`(\w+)`", TEXTS["modeling/equations.md"]))
+
+
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
+    """The anchors that GitHub gives the headings of a page, or the lines of a module's classes and functions."""
+    if page.suffix == ".py":
+        nodes = ast.walk(ast.parse(page.read_text(encoding="utf-8")))
+        return {f"L{node.lineno} {node.name}" for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     text = re.sub(r"^```.+?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -323,8 +336,11 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
-    targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
-    for target in (target for target in targets if not target.startswith("https://")):
+    for title, target in re.findall(r"([\w`]*)\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith("https://"):
+            continue
+        if ".py#" in target:  # a line, where the class or function of the link's text begins
+            target += f" {title.strip('`')}"
         path, _, anchor = target.partition("#")
         file = (ROOT / page).parent / path if path else ROOT / page
         assert file.exists(), target
