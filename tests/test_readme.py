@@ -41,6 +41,7 @@ PAGES = [
     "model_cards/benchmarks/README.md",
     *(f"model_cards/embeddings/{name}.md" for name in ("README", "training", "comparisons", "finetuning")),
     "model_cards/studies/README.md",
+    "model_cards/studies/method.md",
     "tests/README.md",
     *(str(guide.relative_to(ROOT)) for guide in sorted((ROOT / "run_scripts" / "guides").glob("*.md"))),
 ]
