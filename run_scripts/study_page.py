@@ -3,9 +3,9 @@
     cp outputs/studies/gates/gates.json model_cards/studies/
     tokenmixers study_page
 
-The text before the page's first `## ` is written by hand and stays. `conclusions.yaml` next to the page holds a finding,
-one line, a conclusion, and the claim of the first picture for each study. The pictures are drawn again; `results.csv`
-and `claims.csv` have all columns and all pairs.
+The text before the page's first `## ` is written by hand and stays. `conclusions.yaml` next to the page holds a
+finding, one line, a conclusion, and the claim of the first picture for each study. The pictures are drawn again;
+`results.csv` and `claims.csv` have all columns and all pairs.
 """
 
 from dataclasses import dataclass, field
