@@ -218,19 +218,15 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
     ours, others = overall["hybrid-minilm-small"], overall["2 narrow layers"]
     assert "two seeds they keep {:.1f} and {:.1f} % of".format(*others) in card
     assert "this model {:.1f} (the seed in this folder) and {:.1f}.".format(*ours) in card
-    doubled = shares_by_kind("hybrid-minilm-small, more rows", scores, kinds)
-    claim = "to {:.1f} %: retrieval lost ({:.1f} %), classification ({:.1f} %) and clustering ({:.1f} %) gained"
-    changed = [doubled[kind] for kind in ("retrieval", "classification", "clustering")]
-    assert claim.format(np.mean([*doubled.values()]), *changed) in text
-    sets = ("STS-B", "sts12", "sts13", "sts14", "sts15")
-    five = [np.mean([scores[f"hybrid-minilm-small{more}", name] for name in sets]) for more in ("", ", more rows")]
-    assert "went from {:.1f} to {:.1f}, and".format(*five) in text
-    longer = [shares_by_kind(f"hybrid-minilm{more}", scores, kinds) for more in ("", ", more rows")]
-    five = [np.mean([scores[f"hybrid-minilm{more}", name] for name in sets]) for more in ("", ", more rows")]
-    before, after = ([np.mean([*one.values()]), one["retrieval"], one["clustering"]] for one in longer)
-    assert abs(np.subtract(*five)) < 0.05 and f"five sets stayed at {five[0]:.1f}, the mean share went" in text
-    claim = "went from {:.1f} to {:.1f} %, retrieval from {:.1f} to {:.1f} %, clustering from {:.1f} to {:.1f} %."
-    assert claim.format(*np.transpose([before, after]).flatten()) in text
+    (_, *columns), rows = table_with("twice the rows")
+    five = ("STS-B", "sts12", "sts13", "sts14", "sts15")
+    for model, *cells in rows:
+        found = shares_by_kind(model, scores, kinds)
+        found |= {"mean of the kinds": np.mean([*found.values()])}
+        found["five sets"] = np.mean([scores[model, name] for name in five])
+        assert [float(cell.removesuffix(" %")) for cell in cells] == pytest.approx(
+            [found[x] for x in columns], abs=0.051
+        )
     states = np.mean([*shares_by_kind("hybrid-minilm-small, states", scores, kinds).values()])  # "without and with it"
     assert f"{states:.1f}" == f"{ours[0]:.1f}" and f"has a mean share of {states:.1f} % without and with it" in text
 
@@ -248,14 +244,11 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(scores):
     assert f"our layers keep {overall['4 layers']:.1f} %" in (FOLDER / "hybrid-minilm" / "README.md").read_text()
     fewer, more = (shares_by_kind(f"3 layers, {rows},000 rows", scores, kinds) for rows in (120, 240))
     text = TEXT
-    parts = (f"{more[kind]:.1f} % in {kind}" for kind in ("similarity", "retrieval", "clustering"))
-    means = [np.mean([*fewer.values()]), overall["3 layers"], np.mean([*more.values()])]
-    claim = (
-        "three layers have {:.1f} % in the mean of the kinds after 120,000 rows of the gMLPs' texts. With it they have"
-    )
-    claim += " {:.1f} % after 160,000 ([results](README.md#quality)), and {:.1f} % after 240,000 on the H200, "
-    claim += "at 1e-3 in batches of 384: "
-    assert claim.format(*means) + "{}, {} and {}.".format(*parts) in text
+    (_, _, _, *columns), rows = table_with("three layers")
+    by_kind = fewer, shares_by_kind("MiniLM, 3 layers", scores, kinds), more
+    means = [np.mean([*found.values()]) for found in by_kind]
+    for (_, _, *cells), found, mean in zip(rows, by_kind, means, strict=True):
+        assert cells == [f"{value:.1f} %" for value in (mean, *(found[kind] for kind in columns))]
     both = overall["hybrid-minilm"], overall["3 layers"]
     card = " ".join((FOLDER / "hybrid-minilm" / "README.md").read_text().split())
     for claim, page in (
@@ -387,7 +380,7 @@ def test_more_rows_are_what_was_measured():
     line = sorted((few[key][1], all_of[key]) for key in gains if key[0] and not key[1])
     assert all(abs(all_of[key] - np.interp(few[key][1], *zip(*line, strict=True))) < 0.002 for key in hybrids)  # level
     behind = 100 * np.array([np.subtract(gains[key[0], ()], gains[key]) for key in hybrids]).round(3)
-    claim = "{1:.1f} to {3:.1f} points behind as many layers of BERT, instead of {0:.1f} to {2:.1f} in"
+    claim = "are {1:.1f} to {3:.1f} points behind as many layers of BERT. After 24,000 rows it was {0:.1f} to {2:.1f}"
     ends = np.concatenate([behind.min(axis=0), behind.max(axis=0)])
     assert claim.format(*ends).replace("-0.0", "0.0") in TEXT
 
