@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # type checkers know nothing of names that are loaded when fi
     from .configuration.configuration_hybrid_bert import HybridBertConfig as HybridBertConfig
     from .configuration.configuration_mlp_mixer import MLPMixerConfig as MLPMixerConfig
     from .configuration.configuration_synthesizer import SynthesizerConfig as SynthesizerConfig
+    from .configuration.shipped_models import shipped_config as shipped_config
+    from .configuration.shipped_models import shipped_configs as shipped_configs
     from .configuration.shipped_models import shipped_model as shipped_model
     from .configuration.shipped_models import shipped_models as shipped_models
     from .modeling.modeling_amlp import *  # noqa: F403
@@ -41,8 +43,9 @@ __version__ = "0.1.0"
 _MODULE_OF: dict[str, str] = {
     "QuestionAnsweringPipeline": "modeling.pipelines.question_answering",
     "TimmImageProcessorPil": "tokenization.image_processing_timm",
-    "shipped_model": "configuration.shipped_models",
-    "shipped_models": "configuration.shipped_models",
+    **dict.fromkeys(
+        ("shipped_config", "shipped_configs", "shipped_model", "shipped_models"), "configuration.shipped_models"
+    ),
     "train_unigram_tokenizer": "tokenization.tokenizer_training",
 }
 for _model_type, _family in FAMILIES.items():

@@ -1,4 +1,4 @@
-"""The models that come with this package: weights, tokenizer and code in `model_cards`."""
+"""What comes with this package in `model_cards`: configurations, and models with weights, tokenizer and code."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,7 +9,12 @@ MODEL_CARDS = Path(__file__).parents[1] / "model_cards"
 
 def shipped_models() -> list[str]:
     """The names of all shipped models, in alphabetical order."""
-    return sorted(weights.parent.name for weights in MODEL_CARDS.glob("*/model.safetensors"))
+    return _holding("model.safetensors")
+
+
+def shipped_configs() -> list[str]:
+    """The names of all shipped configurations, those of shipped models among them, in alphabetical order."""
+    return _holding("config.json")
 
 
 def shipped_model(name: str) -> str:
@@ -21,9 +26,33 @@ def shipped_model(name: str) -> str:
     Raises:
         ValueError: If no model has this name.
     """
-    names = shipped_models()
+    if name not in shipped_models() and name in shipped_configs():
+        raise ValueError(
+            f"{name!r} is a configuration without weights: use AutoConfig.from_pretrained(shipped_config({name!r})) "
+            "and a model's from_config."
+        )
+    return _folder(name, shipped_models(), "model")
+
+
+def shipped_config(name: str) -> str:
+    """The folder of a shipped configuration, for `AutoConfig.from_pretrained`.
+
+    Args:
+        name: E.g. `"gmlp-base"`.
+
+    Raises:
+        ValueError: If no configuration has this name.
+    """
+    return _folder(name, shipped_configs(), "config")
+
+
+def _holding(file: str) -> list[str]:
+    return sorted(path.parent.name for path in MODEL_CARDS.glob(f"*/{file}"))
+
+
+def _folder(name: str, names: list[str], kind: str) -> str:
     if name not in names:
-        near = get_close_matches(name, names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"no shipped model is called {name!r}; there are {', '.join(map(repr, names))}.{hint}")
+        near = " or ".join(map(repr, get_close_matches(name, names)))
+        hint = f"Did you mean {near}?" if near else f"tokenmixers.shipped_{kind}s() lists all."
+        raise ValueError(f"no shipped {kind} is called {name!r}. {hint}")
     return str(MODEL_CARDS / name)

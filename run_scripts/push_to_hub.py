@@ -23,6 +23,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration.auto_classes import FAMILIES
 from ..configuration.checkpoint_code import auto_map, checkpoint_code
+from ..configuration.shipped_models import shipped_configs
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
@@ -214,7 +215,7 @@ def source_folder(source: str) -> Path:
     """The folder of a checkpoint, or of a shipped configuration."""
     folder = Path(source) if Path(source).is_dir() else MODEL_CARDS / source
     if not (folder / "config.json").is_file():
-        shipped = ", ".join(sorted(path.parent.name for path in MODEL_CARDS.glob("*/config.json")))
+        shipped = ", ".join(shipped_configs())
         raise UserError(f"{source!r} is not a folder with a config.json. Shipped configurations: {shipped}.")
     return folder
 

@@ -342,7 +342,7 @@ class SentenceEmbeddings(Task):
     def report(self, run: Run, results: Mapping[str, Any], model_type: str) -> None:
         """Print the metrics, before and after training as far as they were measured."""
         trained = "after training" if run.args.do_train else "validation pairs"
-        titles = {"before": "before training", "eval": trained, "test": "test pairs"}
+        titles = {"teacher": "teacher", "before": "before training", "eval": trained, "test": "test pairs"}
         parts = {part: title for part, title in titles.items() if any(key.startswith(f"{part}_") for key in results)}
         rows = []
         for name in self.metric_types(run):
@@ -422,6 +422,12 @@ class EmbeddingDistillation(SentenceEmbeddings):
             loss=library.TeacherLoss(model, run[EmbeddingArguments].scale, given.states_weight, given.joined_weight),
             evaluator=self.evaluator(run, "validation"),
         )
+
+    def baselines(self, run: Run, trainer: "EmbeddingDistillationTrainer") -> dict[str, float]:
+        """The teacher's metrics on the validation pairs, as `teacher_...`."""
+        if trainer.evaluator is None:
+            return {}
+        return {f"teacher_{name}": value for name, value in run.teacher.scores(trainer.evaluator, run.args).items()}
 
     def loss_settings(self, run: Run) -> dict[str, Any]:
         return {"loss": "TeacherLoss", **run[EmbeddingTeacherArguments].in_use()}

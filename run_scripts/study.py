@@ -25,7 +25,7 @@ from .base.ranges import check_ranges
 from .studies.analysis import Analysis
 from .studies.definition import names_of_studies, read_study
 from .studies.models import describe_models
-from .studies.results_page import plot_study, study_section, verdict_lines
+from .studies.results_page import plot_study, study_section, verdict_lines, write_tables
 from .studies.runs import Executor
 from .studies.workspace import Workspace, read_report
 
@@ -62,14 +62,16 @@ class StudyArguments:
 
 
 def write_report(report: dict[str, Any], folder: Path, study: Any = None) -> None:
-    """Write the table and the picture of a study next to its JSON file, and print the table and the verdicts."""
+    """Write the tables and the picture of a study next to its JSON file, and print the page's and the verdicts."""
     analysis = Analysis(report, study)
     text = study_section(analysis)
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / analysis.study.stem
     Path(f"{stem}.md").write_text(text + "\n", encoding="utf-8")
     plot_study(analysis, Path(f"{stem}.png"))
+    write_tables([analysis], folder)
     files = [file for ending in ("json", "md", "png") if (file := Path(f"{stem}.{ending}")).is_file()]
+    files += [folder / "results.csv", folder / "claims.csv"]
     print(f"\n{text}\n\n{verdict_lines(analysis)}\n\nwritten: {', '.join(map(str, files))}", flush=True)
 
 

@@ -3,18 +3,19 @@
     cp outputs/studies/gates/gates.json model_cards/studies/
     tokenmixers study_page
 
-The text before the page's first `## ` and its section "How the studies are made" are written by hand and stay.
-`conclusions.yaml` next to the page holds a finding, one line, and a conclusion, a paragraph, for each study. The
-pictures are drawn again.
+The text before the page's first `## ` is written by hand and stays. `conclusions.yaml` next to the page holds a
+finding, one line, a conclusion, and the claim of the first picture for each study. The pictures are drawn again;
+`results.csv` and `claims.csv` have all columns and all pairs.
 """
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.shipped_files import MODEL_CARDS
-from .studies.results_page import page, plot_study, read_reports
+from .studies.results_page import page, plot_findings, plot_study, read_conclusions, read_reports, write_tables
 
 
 @dataclass
@@ -30,9 +31,14 @@ def main(argv: list[str] | None = None) -> None:
     own = Path(arguments.folder) / "README.md"
     if not own.is_file():
         raise UserError(f"there is no {own}: the page is in a checkout; --folder names another.")
-    for stem, analysis in read_reports(own.parent).items():
+    analyses = read_reports(own.parent)
+    for stem, analysis in analyses.items():
         plot_study(analysis, own.parent / f"{stem}.png")
-    text = page(own.parent)
+    shown = {stem: text["shown"] for stem, text in read_conclusions(own.parent).items() if "shown" in text}
+    if shown and find_spec("matplotlib"):
+        plot_findings(analyses, shown, own.parent / "findings.png")
+    text = page(own.parent, analyses)
+    write_tables(analyses.values(), own.parent)
     own.write_text(text, encoding="utf-8")
     print(f"{own}: {len(text.splitlines())} lines")
 

@@ -16,6 +16,8 @@ from tokenmixers.run_scripts.embeddings.pictures import published_speeds
 
 MODELS = tokenmixers.shipped_models()
 FOLDER = Path(tokenmixers.__file__).parent / "model_cards"
+#: The card with one table, in which two rows are speeds.
+SHORT = "gmlp-minilm"
 #: Names of the sets on the cards -> their folders.
 SETS = {
     "BIOSSES": "biosses",
@@ -45,6 +47,8 @@ TEACHER = "all-MiniLM-L6-v2"
 #: Columns of the pages that quality.json names otherwise.
 NAMES = {"static": "MiniLM, static", "1 layer": "MiniLM, 1 layer"}
 NAMES |= {f"{layers} layers": f"MiniLM, {layers} layers" for layers in (2, 3, 4, "2 narrow")}
+#: The first column of the page's table of speeds.
+SPEEDS = "times the teacher's speed, one / two threads"
 EMBEDDINGS = FOLDER / "embeddings"
 PAGES = [EMBEDDINGS / f"{name}.md" for name in ("README", "training", "comparisons", "finetuning")]
 #: The words of the pages on embeddings.
@@ -120,9 +124,6 @@ def test_states_of_tokens_are_what_was_measured():
         assert [[*map(float, cell.split(" / "))] for cell in cells] == [
             pytest.approx(pair, abs=0.051) for pair in zip(*values, strict=True)
         ]
-    before, after = measured["gmlp/2x"]
-    assert round(after[0] - before[0]) == 8
-    assert "gives such a gMLP eight points on STS-B." in (FOLDER / "studies" / "README.md").read_text()
 
 
 def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, capsys, scores):
@@ -146,7 +147,7 @@ def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, caps
         *shares, mean = cells[model]
         shares = sorted(shares, key=lambda share: int(share.split()[0]))
         card = (FOLDER / model / "README.md").read_text()
-        assert all(share in card for share in (shares[0], shares[-1], mean))
+        assert model == SHORT or all(share in card for share in (shares[0], shares[-1], mean))
 
 
 @pytest.mark.parametrize("page", MODELS)
@@ -156,8 +157,8 @@ def test_means_by_kind_are_those_of_the_sets(page, scores):
     for row in json.loads((EMBEDDINGS / "quality.json").read_text())["results"]:
         if row["model"] == TEACHER:
             kinds.setdefault(row["kind"], []).append(row["set"])
-    assert len(rows) == len(kinds)
-    for row, (kind, sets) in zip(rows, kinds.items(), strict=True):
+    assert len(rows) == len(kinds) + 2 * (page == SHORT)
+    for row, (kind, sets) in zip(rows, kinds.items(), strict=page != SHORT):
         assert row[0].startswith("paraphrases" if kind[0] == "p" else kind.replace("_", " "))
         assert int(row[1]) == len(sets)
         models = {model for model, _ in scores}
@@ -199,8 +200,7 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
             assert cell == "{:.1f} / {:.1f} %".format(*(seed[kind] for seed in shares[model]))
     overall = {model: [seed["mean of the kinds"] for seed in seeds] for model, seeds in shares.items()}
     whole, narrow, hybrid = map(np.mean, overall.values())
-    text, pages = TEXT, ("hybrid-minilm-small", "studies")
-    card, studies = (" ".join((FOLDER / page / "README.md").read_text().split()) for page in pages)
+    text, card = TEXT, " ".join((FOLDER / "hybrid-minilm-small" / "README.md").read_text().split())
     spread = [abs(np.subtract(*seeds)) for seeds in overall.values()]
     assert f"Two seeds differ as much ({min(spread):.1f} to {max(spread):.1f} in the mean)" in text
     both = f"(means of both seeds: {narrow:.1f} and {whole:.1f} %)"
@@ -220,23 +220,15 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
     ours, others = overall["hybrid-minilm-small"], overall["2 narrow layers"]
     assert "two seeds they keep {:.1f} and {:.1f} % of".format(*others) in card
     assert "this model {:.1f} (the seed in this folder) and {:.1f}.".format(*ours) in card
-    three = ours, others, overall["1 layer"]
-    claim = "keep {:.1f} %, with attention in both {:.1f} %, one whole layer {:.1f} %.".format(*(x[0] for x in three))
-    assert claim in studies
-    assert "seed these keep {:.1f}, {:.1f} and {:.1f} %.".format(*(x[1] for x in three)) in studies
-    doubled = shares_by_kind("hybrid-minilm-small, more rows", scores, kinds)
-    claim = "to {:.1f} %: retrieval lost ({:.1f} %), classification ({:.1f} %) and clustering ({:.1f} %) gained"
-    changed = [doubled[kind] for kind in ("retrieval", "classification", "clustering")]
-    assert claim.format(np.mean([*doubled.values()]), *changed) in text
-    sets = ("STS-B", "sts12", "sts13", "sts14", "sts15")
-    five = [np.mean([scores[f"hybrid-minilm-small{more}", name] for name in sets]) for more in ("", ", more rows")]
-    assert "went from {:.1f} to {:.1f}, and".format(*five) in text
-    longer = [shares_by_kind(f"hybrid-minilm{more}", scores, kinds) for more in ("", ", more rows")]
-    five = [np.mean([scores[f"hybrid-minilm{more}", name] for name in sets]) for more in ("", ", more rows")]
-    before, after = ([np.mean([*one.values()]), one["retrieval"], one["clustering"]] for one in longer)
-    assert abs(np.subtract(*five)) < 0.05 and f"five sets stayed at {five[0]:.1f}, the mean share went" in text
-    claim = "went from {:.1f} to {:.1f} %, retrieval from {:.1f} to {:.1f} %, clustering from {:.1f} to {:.1f} %."
-    assert claim.format(*np.transpose([before, after]).flatten()) in text
+    (_, *columns), rows = table_with("twice the rows")
+    five = ("STS-B", "sts12", "sts13", "sts14", "sts15")
+    for model, *cells in rows:
+        found = shares_by_kind(model, scores, kinds)
+        found |= {"mean of the kinds": np.mean([*found.values()])}
+        found["five sets"] = np.mean([scores[model, name] for name in five])
+        assert [float(cell.removesuffix(" %")) for cell in cells] == pytest.approx(
+            [found[x] for x in columns], abs=0.051
+        )
     states = np.mean([*shares_by_kind("hybrid-minilm-small, states", scores, kinds).values()])  # "without and with it"
     assert f"{states:.1f}" == f"{ours[0]:.1f}" and f"has a mean share of {states:.1f} % without and with it" in text
 
@@ -253,20 +245,16 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(scores):
         assert [float(cell.removesuffix(" %")) for cell in cells] == pytest.approx(expected, abs=0.06)
     assert f"our layers keep {overall['4 layers']:.1f} %" in (FOLDER / "hybrid-minilm" / "README.md").read_text()
     fewer, more = (shares_by_kind(f"3 layers, {rows},000 rows", scores, kinds) for rows in (120, 240))
-    text, studies = TEXT, " ".join((FOLDER / "studies" / "README.md").read_text().split())
-    parts = (f"{more[kind]:.1f} % in {kind}" for kind in ("similarity", "retrieval", "clustering"))
-    means = [np.mean([*fewer.values()]), overall["3 layers"], np.mean([*more.values()])]
-    claim = (
-        "three layers have {:.1f} % in the mean of the kinds after 120,000 rows of the gMLPs' texts. With it they have"
-    )
-    claim += " {:.1f} % after 160,000 ([results](README.md#quality)), and {:.1f} % after 240,000 on the H200, "
-    claim += "at 1e-3 in batches of 384: "
-    assert claim.format(*means) + "{}, {} and {}.".format(*parts) in text
+    text = TEXT
+    (_, _, _, *columns), rows = table_with("three layers")
+    by_kind = fewer, shares_by_kind("MiniLM, 3 layers", scores, kinds), more
+    means = [np.mean([*found.values()]) for found in by_kind]
+    for (_, _, *cells), found, mean in zip(rows, by_kind, means, strict=True):
+        assert cells == [f"{value:.1f} %" for value in (mean, *(found[kind] for kind in columns))]
     both = overall["hybrid-minilm"], overall["3 layers"]
     card = " ".join((FOLDER / "hybrid-minilm" / "README.md").read_text().split())
     for claim, page in (
         ("`hybrid-minilm` keeps {:.1f} % and three of the teacher's layers keep {:.1f} %. Two seeds", text),
-        ("keep {:.1f} % of the teacher's scores, three whole layers {:.1f} % after", studies),
         (
             "they keep {1:.1f} % of the teacher's scores in the mean of six kinds of tasks, and this model {0:.1f} %.",
             card,
@@ -276,7 +264,6 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(scores):
     many = f"{means[2]:.1f} %"
     assert f"After 240,000 rows, in larger batches at twice the rate, three layers have {many}" in text
     assert f"After 240,000 rows, in larger batches at twice the rate, they keep {many}" in card
-    assert f"after the same training, and {many} after 240,000 rows in larger batches." in studies
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -315,13 +302,17 @@ def test_speeds_are_those_that_were_measured():
         assert cell == ("" if expected is None else f"{expected:.{0 if expected > 10 else 1}f}")
 
     four = "{:.1f}, {:.1f}, {:.1f} and {:.1f} times"
-    head, rows = table_with("times the teacher's speed, one / two threads")
+    head, rows = table_with(SPEEDS)
     assert len(rows) == 11
     for model, *cells in rows:
         for kind, cell in zip(head[1:], cells, strict=True):
             for threads, part in enumerate(cell.split(" / "), 1):
                 check(part, speed(model, formats[kind], threads=threads))
-    for name in MODELS:
+    (_, _, *models, _), rows = table_with("kind", FOLDER / SHORT / "README.md")
+    for title, _, *cells, _ in rows[-2:]:
+        for model, cell in zip(models, cells, strict=True):
+            check(cell, speed(model, formats[title.removeprefix("speed, ")]))
+    for name in {*MODELS} - {SHORT}:
         head, rows = table_with("times the teacher's speed, one thread", FOLDER / name / "README.md")
         for model, *cells in rows:
             for kind, cell in zip(head[1:], cells, strict=True):
@@ -335,13 +326,8 @@ def test_speeds_are_those_that_were_measured():
 
     text, pages = TEXT, ("hybrid-minilm-small", "hybrid-minilm")
     small, six = (" ".join((FOLDER / page / "README.md").read_text().split()) for page in pages)
-    guide = (FOLDER.parent / "run_scripts/guides/sentence_embeddings.md").read_text()
     assert "`hybrid-minilm` has " + four.format(*in_all("hybrid-minilm")) + " its speed" in text
     assert f"{speed('3 layers'):.1f} times the teacher's speed in float32, the hybrid" in text
-    assert f"| its layers 0, 2 and 5 | {speed('3 layers'):.1f} |" in guide
-    times = [100 / speed(model) for model in ("hybrid-minilm", "3 layers")]
-    assert "`hybrid-minilm` takes {:.0f} % of the teacher's time, three layers {:.0f} %".format(*times) in text
-    assert f"| its layer 5 | {speed('1 layer'):.1f} |" in guide
     ratios = [speed("3 layers", kind, "hybrid-minilm") for kind in formats.values()]
     assert f"are {min(ratios):.1f} to {max(ratios):.1f} times as fast as the hybrid" in text
     assert 4 <= speed("hybrid-minilm-small") < 5  # "four to five times"
@@ -358,6 +344,14 @@ def test_speeds_are_those_that_were_measured():
             assert f"{words} {four.format(*values)}." in card
     for model, words in (("gmlp-minilm", "times its speed in"), ("2 layers", "times their speed in float32), and")):
         assert f"{speed('hybrid-minilm-small', than=model):.1f} {words}" in text
+
+
+def test_the_guide_has_the_students_speed_and_quality():
+    page = {row[0]: row[-1] for row in table_with("share of the teacher")[1]}
+    speeds = {row[0]: row[1].partition(" / ")[0] for row in table_with(SPEEDS)[1]}
+    _, rows = table_with("options", FOLDER.parent / "run_scripts/guides/sentence_embeddings.md")
+    titles = ("3 layers", "2 layers", "2 narrow layers", "1 layer")
+    assert [row[1:] for row in rows] == [[speeds[title], page[title]] for title in titles]
 
 
 def test_more_rows_are_what_was_measured():
@@ -391,7 +385,7 @@ def test_more_rows_are_what_was_measured():
     line = sorted((few[key][1], all_of[key]) for key in gains if key[0] and not key[1])
     assert all(abs(all_of[key] - np.interp(few[key][1], *zip(*line, strict=True))) < 0.002 for key in hybrids)  # level
     behind = 100 * np.array([np.subtract(gains[key[0], ()], gains[key]) for key in hybrids]).round(3)
-    claim = "{1:.1f} to {3:.1f} points behind as many layers of BERT, instead of {0:.1f} to {2:.1f} in"
+    claim = "are {1:.1f} to {3:.1f} points behind as many layers of BERT. After 24,000 rows it was {0:.1f} to {2:.1f}"
     ends = np.concatenate([behind.min(axis=0), behind.max(axis=0)])
     assert claim.format(*ends).replace("-0.0", "0.0") in TEXT
 
@@ -467,12 +461,13 @@ def test_finetuning_with_few_rows_is_what_was_measured():
     text = TEXT
     assert f"better than a classifier on embeddings in {sum(better)} of the {len(better)} draws" in text
     both = [run for run in measured["runs"] if "with_mean" in run]
-    assert f"the mean of {len(both)} of the draws" in text
-    for name in measured["majority"]:
+    assert f"was measured on {len(both)} of the draws" in text
+    _, rows = table_with("set")
+    for name, *cells in rows:
         runs = [run for run in both if run["set"] == name]
         lost = np.mean([run.get("three_epochs", run["finetuned"]) - run["with_mean"] for run in runs])
-        assert f" {100 * lost:.1f} on {name}" in text
         scores = ((run["finetuned"], run["three_epochs"]) for run in runs if "three_epochs" in run)
-        assert "{1:.1f} instead of {2:.1f} on {0}".format(name, *100 * np.mean([*scores], axis=0)) in text
+        assert cells == [f"{100 * x:.1f}" for x in (lost, *np.mean([*scores], axis=0))], name
+    assert [name for name, *_ in rows] == [*measured["majority"]]
     reviews = 100 * np.mean(measured["first_page"]["draws"])
     assert f"has {reviews:.1f} % on CR" in text

@@ -32,6 +32,8 @@ PAGE = (MODEL_CARDS / "papers.md").read_text(encoding="utf-8")
 FIGURES = json.loads(Path(__file__).with_name("paper_figures.json").read_text(encoding="utf-8"))
 #: A collection of the papers' figures and their sources, where it is at hand.
 COLLECTION = Path(__file__).parents[2] / "shared" / "papers.md"
+#: NAME -> its recipe and options.
+RECIPES = dict(re.findall(r"^([\w-]+): (\w+\.yaml.*)$", PAGE, flags=re.MULTILINE))
 CLASSES = {
     "run_mlm": AutoModelForMaskedLM,
     "run_clm": AutoModelForCausalLM,
@@ -51,16 +53,16 @@ def tables(text: str) -> list[list[list[str]]]:
 
 
 def with_commands(table: list[list[str]], text: str) -> list[list[str]]:
-    """A table with the commands of the block below it as last cells, where that block is for its rows."""
-    count = 2 if table[0][-2:-1] == ["recipe.yaml"] else 1
+    """A table with the commands of the block below it as last cells, with the recipes of the page's list."""
     if table[0][-1] != "NAME":
         return table
-    templates = re.search(r"```bash\n(.+?)```", text, flags=re.DOTALL)[1].splitlines()
-    found = [[*table[0][:-count], "command"]]
-    for row in table[1:]:
-        recipe, name = (cell.strip("`") for cell in row[-2:])
-        lines = [f"`{line.replace('recipe.yaml', recipe).replace('NAME', name)}`" for line in templates]
-        found.append([*row[:-count], "<br>".join(lines) if row[-1].startswith("`") else row[-count]])
+    commands = re.search(r"```bash\n(.+?)```", text, flags=re.DOTALL)[1].splitlines()
+    found = [[*table[0][:-1], "command"]]
+    for *row, cell in table[1:]:
+        name = cell.strip("`")
+        lines = [f"`{line.replace('recipe.yaml', RECIPES.get(name, '')).replace('NAME', name)}`" for line in commands]
+        has_command = cell.startswith("`") and (name in RECIPES or "recipe.yaml" not in commands[0])
+        found.append([*row, "<br>".join(lines) if has_command else cell])
     return found
 
 
@@ -71,6 +73,10 @@ def sections() -> dict[str, list[list[str]]]:
 
 
 SECTIONS = sections()
+
+
+def test_tables_are_not_wider_than_a_page():
+    assert [line for line in PAGE.splitlines() if line.startswith("|") and len(line) > 120] == []
 
 
 def section(name: str) -> list[list[str]]:

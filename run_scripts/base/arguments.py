@@ -17,14 +17,14 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
-from ...configuration.shipped_models import shipped_model, shipped_models
+from ...configuration.shipped_models import shipped_configs, shipped_model, shipped_models
 from .commands import TRAINING_COMMANDS, called_command, docstring_of
 from .config_overrides import merge_overrides
 from .errors import UserError, refuse_arguments
 from .help_text import HelpFormatter, help_text
 from .output import prepare_output
 from .ranges import check_ranges
-from .shipped_files import MODEL_CARDS, RECIPES, find_shipped
+from .shipped_files import RECIPES, find_shipped
 
 
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
@@ -274,8 +274,7 @@ def _folder_of(checkpoint: str) -> str:
 
 def check_spelling(name: str) -> None:
     """Reject a name that is almost that of a shipped model or configuration, before it is looked for on the Hub."""
-    shipped = [file.parent.name for file in MODEL_CARDS.glob("*/config.json")]
-    near = difflib.get_close_matches(name, shipped, n=3, cutoff=0.75)
+    near = difflib.get_close_matches(name, shipped_configs(), n=3, cutoff=0.75)
     if near and name not in near and "/" not in name and not Path(name).exists():
         raise UserError(f"there is no {name!r}. Did you mean {' or '.join(map(repr, near))}, which this package has?")
 

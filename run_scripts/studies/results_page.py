@@ -1,7 +1,8 @@
 """Tables, verdicts and pictures of studies, and the page `model_cards/studies/README.md`."""
 
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,43 +11,40 @@ import yaml
 
 from ..base.errors import UserError
 from ..base.optional_packages import install_hint
-from ..base.pictures import DPI, legend_above, metric_name, panels, plain_axis
-from ..base.reporting import format_optional, heading_link, markdown_table
+from ..base.pictures import DPI, WIDTH, legend_above, metric_name, panels, plain_axis
+from ..base.reporting import format_optional, heading_link, markdown_table, write_table
 from .analysis import Analysis, at_equal_time, machine_name, result_at
-from .claims import SLOPE, Claim, Comparison
+from .claims import Claim, Comparison
 from .definition import Study, Task, size_of, variant_of
 from .statistics import mean_and_deviation
 from .workspace import read_report
 
 
-#: Columns of the table of a study's claims.
-CLAIM_COLUMNS = ("claim", "source", "difference, 95 % interval", "of", "margin", "seeds", "verdict")
-
-#: File next to the page, written by hand: name of a study -> `finding`, a line, and `conclusion`, a paragraph.
+#: File next to the page, written by hand: name of a study -> `finding`, a line, `conclusion`, paragraphs, and `shown`,
+#: the claim that stands in the picture of all findings.
 CONCLUSIONS = "conclusions.yaml"
-
-#: The section of the page that is written by hand.
-RULES = "How the studies are made"
 
 #: Lines in a panel of a picture.
 MAX_LINES = 6
 
+#: Columns and rows of a table on the page. The csv files have all.
+MAX_COLUMNS, MAX_ROWS = 7, 15
 
-def results_table(analysis: Analysis, task: Task) -> str:
-    """The results of a task: a row per model, with mean and standard deviation over seeds."""
-    head = ("", f"{metric_name(task.metric)} ({task.better} is better)", "earlier (steps)", "last fifth", "seeds")
-    head += ("learning rate", "parameters", "MFLOPs", "step, ms", "at equal time")
+
+def result_rows(analysis: Analysis, task: Task) -> list[dict[str, str]]:
+    """All that is known of the results of a task, with mean and standard deviation over seeds: a row per model."""
     models = analysis.report["models"][task.name]  # whose steps are timed when all runs are done
     steps = {name: facts["step_seconds"] for name, facts in models.items() if "step_seconds" in facts}
     rows = []
     for name in task.models:
         rivals = [step for other, step in steps.items() if size_of(other) == size_of(name)]
         seconds = task.steps * min(rivals) if rivals else None
-        rows.append((name, *_cells(analysis, task, name, steps.get(name), seconds)))
-    return markdown_table(head, rows)
+        rows.append(_row(analysis, task, name, steps.get(name), seconds))
+    return rows
 
 
-def _cells(analysis: Analysis, task: Task, name: str, step: float | None, seconds: float | None) -> tuple[str, ...]:
+def _row(analysis: Analysis, task: Task, name: str, step: float | None, seconds: float | None) -> dict[str, str]:
+    """Cells by column; the columns that are most worth their place on the page come first."""
     runs, rate = analysis.runs(task, name), analysis.learning_rate(task, name)
     facts = analysis.report["models"][task.name][name]
     same_time = None if step is None or seconds is None else at_equal_time(runs, step, seconds)
@@ -55,17 +53,20 @@ def _cells(analysis: Analysis, task: Task, name: str, step: float | None, second
     earlier = [(step, np.mean([*values])) for step, values in at_budgets if values]
     tried = analysis.tried(task, name)
     none = "diverged (all learning rates)" if rate is None and len(tried) == len(task.rates(name)) else ""
-    return (
-        _spread(analysis.results(task, name)) or none,
-        ", ".join(f"{mean:.4g} ({step:,})" for step, mean in earlier if not math.isnan(mean)),
-        format_optional(np.mean(changes) if changes else None, "{:+.1%}"),
-        str(len(runs)),
-        "" if rate is None else _rate(rate, task.rates(name)),
-        f"{facts['parameters']:,}",
-        f"{facts['flops'] / 1e6:,.0f}",
-        format_optional(step, "{:.3g}", 1000),
-        format_optional(same_time, "{:.4g}"),
-    )
+    return {
+        "model": name,
+        "metric": metric_name(task.metric),
+        "result": _spread(analysis.results(task, name)) or none,
+        **{metric_name(measure): _spread(analysis.results(task, name, of=measure)) for measure in task.measures},
+        "step, ms": format_optional(step, "{:.3g}", 1000),
+        "at equal time": format_optional(same_time, "{:.4g}"),
+        "parameters": f"{facts['parameters']:,}",
+        "last fifth": format_optional(np.mean(changes) if changes else None, "{:+.1%}"),
+        "MFLOPs": f"{facts['flops'] / 1e6:,.0f}",
+        "earlier (steps)": ", ".join(f"{mean:.4g} ({step:,})" for step, mean in earlier if not math.isnan(mean)),
+        "seeds": str(len(runs)),
+        "learning rate": "" if rate is None else _rate(rate, task.rates(name)),
+    }
 
 
 def _rate(rate: float, tried: Sequence[float]) -> str:
@@ -91,26 +92,19 @@ def _last_change(run: Mapping[str, Any]) -> float:
     return run["result"] / before - 1 if before else math.nan
 
 
-def measures_table(analysis: Analysis, task: Task) -> str:
-    """What was measured in the weights, mean and standard deviation over seeds; empty if there is nothing."""
-    rows = [
-        (name, *(_spread(analysis.results(task, name, of=measure)) for measure in task.measures))
-        for name in task.models
-    ]
-    head = ("measured at the end", *map(metric_name, task.measures))
-    return markdown_table(head, rows) if task.measures else ""
-
-
-def fits_table(analysis: Analysis, task: Task) -> str:
-    """The power laws of variants with sizes; empty if no claim is about them."""
-    with_slopes = any(claim.of == SLOPE and claim.task == task.name for claim in analysis.study.claims)
-    variants = dict.fromkeys(map(variant_of, task.models)) if with_slopes else ()
-    rows = []
-    for variant in variants:
-        if len(task.members(variant)) > 1:
-            slopes = analysis.slopes(task, variant)
-            rows.append((variant, _spread(slopes), str(len(slopes))))
-    return markdown_table(("power law over parameters", "slope", "seeds"), rows) if rows else ""
+def results_table(analysis: Analysis) -> str:
+    """The results of a study's tasks side by side; of one task also times and sizes. Empty for too many models."""
+    tasks = analysis.study.tasks.values()
+    rows: dict[str, dict[str, str]] = {}
+    for task in tasks:
+        result = f"{f'{task.name}: ' * (len(tasks) > 1)}{metric_name(task.metric)} ({task.better} is better)"
+        for row in result_rows(analysis, task):
+            name, _, *cells = ((result if column == "result" else column, cell) for column, cell in row.items())
+            rows.setdefault(name[1], {}).update(cells[: 1 if len(tasks) > 1 else MAX_COLUMNS - 1])
+    if len(rows) > MAX_ROWS:
+        return ""
+    head = list(next(iter(rows.values())))
+    return markdown_table(("", *head), [(name, *(row.get(key, "") for key in head)) for name, row in rows.items()])
 
 
 def difference_text(comparison: Comparison) -> str:
@@ -127,20 +121,49 @@ def _quantity(analysis: Analysis, claim: Claim) -> str:
     return metric_name(claim.of) if claim.of else f"{'log ' * (task.compared_as == 'log')}{metric_name(task.metric)}"
 
 
+def claim_rows(analysis: Analysis) -> list[dict[str, str]]:
+    """All that is known of the claims: a row per compared pair."""
+    return [
+        {
+            "claim": claim.claim,
+            "source": claim.source.partition(":")[0],
+            "first": comparison.pair[0],
+            "second": comparison.pair[1],
+            "difference, 95 % interval": difference_text(comparison),
+            "of": _quantity(analysis, claim),
+            "margin": f"{claim.margin:g}" if claim.margin else "" if claim.value is None else f"above {claim.value:g}",
+            "seeds": str(comparison.interval.count) if comparison.interval else "",
+            "verdict": whole,
+        }
+        for claim, comparisons, whole in analysis.verdicts()
+        for comparison in comparisons
+    ]
+
+
 def claims_table(analysis: Analysis) -> str:
-    """Claim, source, differences, what they are differences of, margin, seeds and verdict of each claim."""
+    """Claim, verdict and difference: with its interval, or the range of several pairs."""
     rows = []
     for claim, comparisons, whole in analysis.verdicts():
-        texts = [
-            f"{difference_text(comparison)}{f' {a} / {b}' if len(comparisons) > 1 else ''}"
-            for comparison in comparisons
-            for a, b in [comparison.pair]
-        ]
-        counts = sorted({str(comparison.interval.count) for comparison in comparisons if comparison.interval})
-        margin = f"{claim.margin:g}" if claim.margin else f"above {claim.value:g}" if claim.value is not None else ""
-        quantity, source = _quantity(analysis, claim), claim.source.partition(":")[0]
-        rows.append((claim.claim, source, "<br>".join(texts), quantity, margin, "-".join(counts), f"**{whole}**"))
-    return markdown_table(CLAIM_COLUMNS, rows)
+        means = sorted(comparison.interval.mean for comparison in comparisons if comparison.interval)
+        one = difference_text(comparisons[0])
+        text = one if len(comparisons) == 1 or not means else f"{means[0]:+.3g} to {means[-1]:+.3g}"
+        rows.append((claim.claim, whole, f"{text} {_quantity(analysis, claim)}"))
+    return markdown_table(("claim", "verdict", "difference, 95 % interval"), rows)
+
+
+def write_tables(analyses: Iterable[Analysis], folder: Path) -> None:
+    """Write `results.csv` and `claims.csv`: all columns, of all models and all compared pairs."""
+    analyses = list(analyses)
+    results = [
+        {"study": _title(each.study), "task": task.name, **row}
+        for each in analyses
+        for task in each.study.tasks.values()
+        for row in result_rows(each, task)
+    ]
+    claims = [{"study": _title(each.study), **row} for each in analyses for row in claim_rows(each)]
+    for name, rows in (("results", results), ("claims", claims)):
+        columns = dict.fromkeys(key for row in rows for key in row)
+        write_table(folder / f"{name}.csv", {key: [row.get(key, "") for row in rows] for key in columns})
 
 
 def verdict_lines(analysis: Analysis) -> str:
@@ -149,18 +172,15 @@ def verdict_lines(analysis: Analysis) -> str:
 
 
 def study_section(analysis: Analysis, conclusion: str = "", picture: str = "") -> str:
-    """The section of a study: question, picture, tables, claims, and how it was run."""
+    """The section of a study: question, picture, results, claims, and how it was run."""
     study = analysis.study
     question = f"**{study.question}**" if study.question else ""
     parts = [f"## {_title(study)}", " ".join(filter(None, (question, conclusion.strip())))]
     if study.setting == "quick":
         parts.insert(1, "**These are results of `--quick`: too few steps to conclude anything.**")
     parts += [f"![Results of the study {study.name}]({picture})"] if picture else []
-    for task in study.tasks.values():
-        parts.append(f"**{task.name}**" if len(study.tasks) > 1 else "")
-        parts += [results_table(analysis, task), measures_table(analysis, task), fits_table(analysis, task)]
-    parts += ["Claims:" if len(study.claims) > 1 else "Claim:", claims_table(analysis)]
-    return "\n\n".join(filter(None, (*parts, f"`{command(study)}`; {_conditions(analysis.report)}")))
+    parts += [results_table(analysis), claims_table(analysis), f"`{command(study)}`; {_conditions(analysis.report)}"]
+    return "\n\n".join(filter(None, parts))
 
 
 def _title(study: Study) -> str:
@@ -176,7 +196,7 @@ def command(study: Study) -> str:
 def _conditions(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
     names = dict.fromkeys(map(machine_name, (machine, *report.get("earlier_machines", ()))))
-    first, last = report["dates"]
+    first, last = (date.partition(" ")[0] for date in report["dates"])
     dates = first if first == last else f"{first} to {last}"
     jobs = f"runs at a time: {machine['jobs']}, threads of each: {machine['threads']}"
     return f"{' and '.join(names)}; {jobs}; {report['packages']}; {dates}."
@@ -276,36 +296,54 @@ def read_reports(folder: Path) -> dict[str, Analysis]:
     return found
 
 
-def _link(analysis: Analysis) -> str:
-    return heading_link(_title(analysis.study))
+def plot_findings(analyses: Mapping[str, Analysis], shown: Mapping[str, str], path: Path) -> None:
+    """Draw the differences and intervals of one claim of each study on a logarithmic axis.
+
+    Args:
+        analyses: From `read_reports`.
+        shown: Name of a study -> a claim of it that holds.
+        path: The image file.
+    """
+    figure, (axis,) = panels(1, 0.45 * len(shown) + 0.8)
+    figure.set_figwidth(WIDTH)
+    labels = []
+    for row, (stem, text) in enumerate(shown.items()):
+        analysis = analyses[stem]
+        (comparisons,) = (found for claim, found, _ in analysis.verdicts() if claim.claim == text)
+        for shift, comparison in zip(np.linspace(-0.2, 0.2, len(comparisons) + 2)[1:-1], comparisons, strict=True):
+            interval: Any = comparison.interval
+            mean, low, high = (100 * x for x in (interval.mean, interval.low, interval.high))
+            bars = {"xerr": [[mean - max(low, 0.01)], [high - mean]], "fmt": "o", "markersize": 4, "color": "C0"}
+            axis.errorbar(mean, row + shift, **bars)
+        labels.append(textwrap.fill(f"{_title(analysis.study)}: {text.removesuffix('.')}", 58))
+    axis.set_yticks(range(len(labels)), labels, fontsize=8)
+    axis.invert_yaxis()
+    axis.grid(axis="x", alpha=0.3)
+    figure.supxlabel("how much better: % of perplexity, or points of the metric", fontsize=10)
+    plain_axis(axis, "x", log=True)
+    figure.savefig(path, dpi=DPI)
 
 
-def verdicts_table(analyses: Mapping[str, Analysis]) -> str:
-    """The claims of all studies, from `read_reports`, with verdicts and the range of the mean differences."""
-    rows = []
-    for analysis in sorted(analyses.values(), key=lambda analysis: analysis.study.setting != "default"):
-        for claim, comparisons, whole in analysis.verdicts():
-            means = sorted(comparison.interval.mean for comparison in comparisons if comparison.interval)
-            difference = " to ".join(dict.fromkeys(f"{mean:+.2g}" for mean in (*means[:1], *means[-1:])))
-            rows.append((claim.claim, whole, f"{difference} {_quantity(analysis, claim)}", _link(analysis)))
-    return markdown_table(("claim", "verdict", "difference", "study"), rows)
+def read_conclusions(folder: Path) -> dict[str, dict[str, str]]:
+    """What `CONCLUSIONS` says of each study."""
+    file = folder / CONCLUSIONS
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def page(folder: Path) -> str:
-    """The page: README.md's text before its first `## `, findings, its `RULES`, verdicts, a section for each study."""
-    analyses = read_reports(folder)
+def page(folder: Path, analyses: Mapping[str, Analysis]) -> str:
+    """The page: README.md's text before its first `## `, findings, and a section for each study."""
     if not analyses:
         raise UserError(f"there are no results of studies in {folder}: copy their JSON files there.")
-    head, *sections = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")
-    file = folder / CONCLUSIONS
-    conclusions = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    texts = {stem: conclusions.get(stem, {}) for stem in analyses}
-    findings = [f"- {_link(analyses[stem])}: {text['finding']}" for stem, text in texts.items() if text]
-    parts = [head, "\n".join(["## Findings\n", *findings]) if findings else ""]
-    parts += [f"## {section}" for section in sections if section.startswith(RULES)]
-    parts.append(f"## Verdicts\n\n{verdicts_table(analyses)}")
+    conclusions = read_conclusions(folder)
+    findings = [
+        f"- {heading_link(_title(analysis.study))}: {conclusions[stem]['finding']}"
+        for stem, analysis in analyses.items()
+        if stem in conclusions
+    ]
+    parts = [(folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0]]
+    parts += ["\n".join(["## Findings\n", *findings]) if findings else ""]
     for stem, analysis in analyses.items():
         picture = folder / f"{stem}.png"
-        conclusion = texts[stem].get("conclusion", "")
+        conclusion = conclusions.get(stem, {}).get("conclusion", "")
         parts.append(study_section(analysis, conclusion, picture.name if picture.is_file() else ""))
     return "\n\n".join(filter(None, map(str.rstrip, parts))) + "\n"

@@ -30,7 +30,7 @@ from ..base.reporting import transformers_model
 from ..base.trained_model import load_sentence_transformer
 from ..data.distillation_texts import LENGTH, DistillationTexts
 from .kept_layers import dropout_rates, keep_layers, mix_layers, narrow_feed_forwards, read_batches
-from .sentence_embeddings import SentenceEmbeddingTrainer
+from .sentence_embeddings import AllEvaluators, SentenceEmbeddingTrainer
 from .static_embeddings import static_embeddings
 from .teacher import NoTeacher
 from .teacher_embeddings import TeacherEmbeddings
@@ -65,6 +65,7 @@ class EmbeddingTeacher(NoTeacher):
     """
 
     model: SentenceTransformer | None = None
+    _scores: dict[str, float] | None = None
 
     def __init__(
         self,
@@ -264,6 +265,12 @@ class EmbeddingTeacher(NoTeacher):
             given = centred @ directions[:, : target.shape[1]]
         rows = min(len(given), len(target))
         target[:rows] = given[:rows].to(target.dtype)
+
+    def scores(self, evaluator: AllEvaluators, args: TrainingArguments) -> dict[str, float]:
+        """The metrics of an evaluator's pairs, which the runs of a grid share, in full precision."""
+        if self._scores is None:
+            self._scores = evaluator(self.model.to(args.device))
+        return self._scores
 
     def embed(self, texts: DistillationTexts, folder: Path, args: TrainingArguments) -> TeacherEmbeddings:
         """The embeddings of all texts, from the cache or computed now. The teacher is not kept here."""

@@ -1,5 +1,7 @@
 """Models that come with the package are found by name."""
 
+import re
+
 import pytest
 
 import tokenmixers
@@ -19,13 +21,25 @@ def shipped(tmp_path, monkeypatch):
     return tmp_path / "cards" / "gmlp-tiny"
 
 
-def test_python_finds_a_model_by_name(shipped):
+def test_python_finds_a_model_and_a_configuration_by_name(shipped):
     assert tokenmixers.shipped_models() == ["gmlp-tiny"]
-    assert tokenmixers.shipped_model("gmlp-tiny") == str(shipped)
-    with pytest.raises(ValueError, match=r"'gmlp-tinny'; there are 'gmlp-tiny'\. Did you mean 'gmlp-tiny'\?"):
-        tokenmixers.shipped_model("gmlp-tinny")
-    with pytest.raises(ValueError, match="no shipped model is called 'gmlp-bare'"):
-        tokenmixers.shipped_model("gmlp-bare")
+    assert tokenmixers.shipped_configs() == ["gmlp-bare", "gmlp-tiny"]
+    assert tokenmixers.shipped_model("gmlp-tiny") == tokenmixers.shipped_config("gmlp-tiny") == str(shipped)
+    assert tokenmixers.shipped_config("gmlp-bare") == str(shipped.with_name("gmlp-bare"))
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "message"),
+    [
+        ("model", "gmlp-tinny", "no shipped model is called 'gmlp-tinny'. Did you mean 'gmlp-tiny'?"),
+        ("model", "gmlp-bare", "without weights: use AutoConfig.from_pretrained(shipped_config('gmlp-bare'))"),
+        ("config", "gmlp-bar", "no shipped config is called 'gmlp-bar'. Did you mean 'gmlp-bare'?"),
+        ("config", "other", "no shipped config is called 'other'. tokenmixers.shipped_configs() lists all."),
+    ],
+)
+def test_unknown_names_are_named_with_close_ones(function, name, message, shipped):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        getattr(tokenmixers, f"shipped_{function}")(name)
 
 
 def test_commands_find_a_model_by_name(shipped, tmp_path):

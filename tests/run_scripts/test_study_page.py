@@ -1,5 +1,6 @@
 """The published studies: pages follow from the results, and verdicts from the runs by another computation."""
 
+import csv
 import json
 import math
 import re
@@ -22,11 +23,11 @@ SIGNS = {"higher": 1, "lower": -1}
 
 
 def test_the_page_is_that_of_the_results():
-    assert page(STUDIES) == (STUDIES / "README.md").read_text()
+    assert page(STUDIES, read_reports(STUDIES)) == (STUDIES / "README.md").read_text()
 
 
-def test_the_page_names_all_studies():
-    text = " ".join((STUDIES / "README.md").read_text().split())
+def test_the_rules_name_all_studies():
+    text = " ".join((STUDIES / "method.md").read_text().split())
     listed = re.search(r"The names are (.*?)\. ", text)
     assert re.findall(r"`(\w+)`", listed[1]) == names_of_studies()
 
@@ -104,7 +105,7 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
         paired = [sign * (left[seed] - right[seed]) for seed in left.keys() & right.keys()]
         if len(paired) < 2:
             verdicts.append("undecided at this scale")
-            differences.append(f"not enough runs {a} / {b}" if len(pairs) > 1 else "not enough runs")
+            differences.append("not enough runs")
             continue
         low, high = stats.ttest_1samp(paired, 0).confidence_interval(0.95)
         started = all(has_started(name.partition("/")[0]) for name in (a, b))
@@ -116,19 +117,20 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize("report", REPORTS)
 def test_the_verdicts_follow_from_the_runs(report):
-    """In the table of all verdicts, and with the intervals in the section of the study."""
+    """In the section of the study, and with the intervals in the file of all claims."""
     text = (STUDIES / "README.md").read_text()
     setting = "" if report["setting"] == "default" else f", setting {report['setting']}"
     title = f"{report['definition']['title']}{setting}"
-    verdicts = text.split("\n## Verdicts\n")[1].split("\n## ")[0].splitlines()
+    with (STUDIES / "claims.csv").open(newline="") as file:
+        pairs = [row for row in csv.DictReader(file) if row["study"] == title]
     section = text.split(f"\n## {title}\n")[1].split("\n## ")[0].splitlines()
     for claim in report["definition"]["claims"]:
-        rows = [line for line in verdicts if line.startswith(f"| {claim['claim']}") and f" [{title}](#" in line]
         verdict, differences = expected(report, claim)
-        assert [row.split("|")[2].strip() for row in rows] == [verdict], claim
         (row,) = (line for line in section if line.startswith(f"| {claim['claim']}"))
-        assert row.endswith(f"**{verdict}** |"), (claim, differences)
-        assert all(difference in row for difference in differences), (row, differences)
+        assert row.split("|")[2].strip() == verdict, (claim, differences)
+        found = [pair for pair in pairs if pair["claim"] == claim["claim"]]
+        assert [pair["difference, 95 % interval"] for pair in found] == differences
+        assert {pair["verdict"] for pair in found} == {verdict}
 
 
 class WithoutTheFirstSeed(Analysis):
@@ -138,7 +140,7 @@ class WithoutTheFirstSeed(Analysis):
         return {seed: run for seed, run in super().runs(task, model).items() if seed != self.study.seeds[0]}
 
 
-def test_the_page_says_how_many_verdicts_need_the_first_seed():
+def test_the_rules_say_how_many_verdicts_need_the_first_seed():
     decided = []
     for analysis in read_reports(STUDIES).values():
         verdicts = zip(analysis.verdicts(), WithoutTheFirstSeed(analysis.report).verdicts(), strict=True)
@@ -146,4 +148,4 @@ def test_the_page_says_how_many_verdicts_need_the_first_seed():
     undecided = sum(second == UNDECIDED for _, second in decided)
     assert all(second in (first, UNDECIDED) for first, second in decided)  # "none would be reversed"
     text = f"Without it {undecided} of the {len(decided)} decided verdicts would be undecided, and none would be"
-    assert text in " ".join((STUDIES / "README.md").read_text().split())
+    assert text in " ".join((STUDIES / "method.md").read_text().split())

@@ -13,13 +13,16 @@ from tokenmixers.run_scripts.studies import results_page
 from tokenmixers.run_scripts.studies.analysis import Analysis
 from tokenmixers.run_scripts.studies.definition import read_study, variant_of
 from tokenmixers.run_scripts.studies.results_page import (
+    claim_rows,
     claims_table,
     page,
+    plot_findings,
     plot_study,
     read_reports,
+    result_rows,
     results_table,
     study_section,
-    verdicts_table,
+    write_tables,
 )
 
 
@@ -31,38 +34,56 @@ def rows_of(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
-def first_table(report: dict) -> list[list[str]]:
+def results_of(report: dict) -> list[list[str]]:
+    """The cells of all models of the only task."""
     analysis = Analysis(report)
-    return rows_of(results_table(analysis, next(iter(analysis.study.tasks.values()))))
+    return [[*row.values()] for task in analysis.study.tasks.values() for row in result_rows(analysis, task)]
 
 
-def test_the_table_of_results(report):
-    head, _, split, linear, mixer = first_table(report)
-    assert head[:4] == ["", "perplexity (lower is better)", "earlier (steps)", "last fifth"]
+def test_the_results(report):
+    split, linear, mixer = results_of(report)
     # 100 seconds is what linear took: split was at step 50 then, half way between those of its evaluations.
-    assert split == ["split", "41 ± 1", "81 (20)", "-2.4%", "3", "0.01 (largest)", "1,000", "2", "2e+03", "61.5"]
-    assert linear == ["linear", "47 ± 1", "70 (20)", "-2.1%", "3", "0.001 (smallest)", "1,000", "2", "1e+03", "47"]
-    assert mixer[-1] == "87.83"  # at step 25
+    others = ["2e+03", "61.5", "1,000", "-2.4%", "2", "81 (20)", "3", "0.01 (largest)"]
+    assert split == ["split", "perplexity", "41 ± 1", *others]
+    others = ["1e+03", "47", "1,000", "-2.1%", "2", "70 (20)", "3", "0.001 (smallest)"]
+    assert linear == ["linear", "perplexity", "47 ± 1", *others]
+    assert mixer[4] == "87.83"  # at step 25
+    head, _, *rows = rows_of(results_table(Analysis(report)))
+    columns = ["step, ms", "at equal time", "parameters", "last fifth", "MFLOPs"]
+    assert head == ["", "perplexity (lower is better)", *columns]
+    assert rows[0] == ["split", *split[2:8]]
+
+
+def test_tasks_stand_side_by_side_and_many_models_in_the_file_alone():
+    def table(name: str) -> str:
+        return results_table(Analysis(json.loads((FOLDER / f"{name}.json").read_text())))
+
+    head, _, vanilla, *_ = rows_of(table("synthesizers"))
+    titles = ["translation: BLEU (higher is better)", "language modelling: perplexity (lower is better)"]
+    assert head == ["", *titles] and vanilla[0] == "vanilla" and len(vanilla) == 3
+    assert table("inheritance") == ""
 
 
 def test_runs_that_diverged_are_counted(report):
     for run in report["runs"]:
         if (run["model"], run["seed"]) == ("split", 2) or run["model"] == "linear":
             run |= {"result": None, "evaluations": [], "steps": 0, "plateau": None}
-    _, _, split, linear, _ = first_table(report)
-    assert split[1:5] == ["diverged (1 of 3 seeds)", "", "", "3"]
-    assert linear[1:5] == ["diverged (all learning rates)", "", "", "0"]
+    split, linear, _ = results_of(report)
+    assert (split[2], split[6], split[8:10]) == ("diverged (1 of 3 seeds)", "", ["", "3"])
+    assert (linear[2], linear[6], linear[8:10]) == ("diverged (all learning rates)", "", ["", "0"])
 
 
 def test_the_claims(report):
-    _, _, *rows = rows_of(claims_table(Analysis(report)))
-    claim, _, difference, of, margin, seeds, verdict = rows[0]
-    assert (claim, difference) == ("Split beats linear.", "+0.137 [+0.129, +0.144]")
-    assert (of, margin, seeds, verdict) == ("log perplexity", "", "3", "**holds**")
-    assert rows[1][-1] == "**does not hold**"
-    assert rows[2][4] == "0.5"
-    first, second = rows[3][2].split("<br>")
-    assert first.endswith("] split / linear") and second.endswith("] mixer / linear")
+    analysis = Analysis(report)
+    first, *rows = claim_rows(analysis)
+    assert [*first.values()][:4] == ["Split beats linear.", "gMLP, Table 3", "split", "linear"]
+    assert [*first.values()][4:] == ["+0.137 [+0.129, +0.144]", "log perplexity", "", "3", "holds"]
+    assert rows[0]["verdict"] == "does not hold" and rows[1]["margin"] == "0.5"
+    assert [(row["first"], row["second"]) for row in rows[2:]] == [("split", "linear"), ("mixer", "linear")]
+    _, _, first, *_, last = rows_of(claims_table(analysis))
+    assert first == ["Split beats linear.", "holds", "+0.137 [+0.129, +0.144] log perplexity"]
+    means = [row["difference, 95 % interval"].split()[0] for row in rows[2:]]
+    assert last[2] == f"{means[1]} to {means[0]} log perplexity"
 
 
 def test_the_report_of_a_quick_study_says_so(report):
@@ -122,6 +143,20 @@ def test_models_that_were_evaluated_at_their_end_alone_are_drawn_over_their_oper
     assert [*axes[0].lines[0].get_ydata()] == pytest.approx(means)
 
 
+def test_the_picture_of_the_findings(folder, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: figures.append(figure))
+    plot_findings(read_reports(folder), {"small": "Split beats linear."}, Path("findings.png"))
+    ((axis,),) = (figure.axes for figure in figures)
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["Small gates: Split beats linear"]
+    ((point, _, (bar,)),) = axis.containers
+    (low, _), (high, _) = bar.get_segments()[0]
+    assert [low, *point.get_xdata(), high] == pytest.approx([12.9, 13.7, 14.4], abs=0.05)
+
+
 def test_how_far_hybrids_are_behind_the_layers_at_equal_operations():
     report = json.loads((FOLDER / "inheritance.json").read_text())
     flops, found = {name: facts["flops"] for name, facts in report["models"]["inheritance"].items()}, {}
@@ -130,42 +165,19 @@ def test_how_far_hybrids_are_behind_the_layers_at_equal_operations():
         found.setdefault(run["model"], []).append(100 * np.array(scores))
     line = [(flops[name], *np.mean(found[name], axis=0)) for name in ("layers/5x", "layers/3x", "layers/2x")]
     x, *ys = np.array(line).T
-    text = " ".join((FOLDER / "README.md").read_text().split())
-    for variants, words in (
-        (
-            ("random first", "attention last"),
-            "{:.1f} to {:.1f} points behind on STS-B, and {:.1f} to {:.1f} in retrieval.",
-        ),
-        (
-            ("no attention",),
-            "students that inherit are {:.1f} to {:.1f} points behind on STS-B and {:.1f} to {:.1f} in",
-        ),
-        (("gmlp below attention",), "students are {:.1f} to {:.1f} points behind on STS-B and {:.1f} to {:.1f} in"),
-        (
-            ("gmlp", "amlp", "random", "random vanilla"),
-            "From scratch, with the teacher's embeddings, students are {:.1f} to {:.1f} points behind on STS-B and "
-            "{:.1f} to {:.1f} in retrieval.",
-        ),
-    ):
+    rows = rows_of((FOLDER / "README.md").read_text().split("| students |")[1].split("\n\n")[0])[2:]
+    kinds = ("random first", "attention last"), ("gmlp below attention",), ("no attention",)
+    for variants, (_, *cells) in zip((*kinds, ("gmlp", "amlp", "random", "random vanilla")), rows, strict=True):
         names = [name for name in found if variant_of(name) in variants]
         behind = [[np.interp(flops[name], x, y) for y in ys] - np.mean(found[name], axis=0) for name in names]
-        ends = np.stack([np.min(behind, axis=0), np.max(behind, axis=0)], axis=1).flatten()
-        assert words.format(*ends) in text
-
-
-def test_sizes_that_no_claim_compares_by_slopes_have_no_power_laws():
-    report = json.loads((FOLDER / "scale.json").read_text())
-    assert "power law" in study_section(Analysis(report))
-    definition = report["definition"]
-    definition["claims"] = [claim for claim in definition["claims"] if claim.get("of") != "slope"]
-    assert "power law" not in study_section(Analysis(report))
+        ends = zip(np.min(behind, axis=0), np.max(behind, axis=0), strict=True)
+        assert cells == [f"{least:.1f} to {most:.1f}" for least, most in ends]
 
 
 @pytest.fixture
 def folder(report, tmp_path):
     """A folder with a page, a README and the report."""
-    rules = "## How the studies are made\n\nEqual budgets.\n"
-    (tmp_path / "README.md").write_text(f"# Studies\n\nBy hand.\n\n## Old\n\nOld results.\n\n{rules}\n## Small\n")
+    (tmp_path / "README.md").write_text("# Studies\n\nBy hand.\n\n## Old\n\nOld results.\n\n## Small\n")
     (tmp_path / "small.json").write_text(json.dumps(report))
     (tmp_path / "conclusions.yaml").write_text("small: {finding: Split., conclusion: Take the split gate.}\n")
     return tmp_path
@@ -175,25 +187,21 @@ def test_the_page(folder, monkeypatch):
     monkeypatch.setattr(study_page, "plot_study", lambda analysis, path: path.touch())
     study_page.main(["--folder", str(folder)])
     text = (folder / "README.md").read_text()
-    assert text.startswith("# Studies\n\nBy hand.\n\n## Findings\n\n- [Small gates](#small-gates): Split.\n\n## How")
-    titles = ["Findings", "How the studies are made", "Verdicts", "Small gates"]
-    assert re.findall("^## (.*)", text, flags=re.MULTILINE) == titles
+    assert text.startswith("# Studies\n\nBy hand.\n\n## Findings\n\n- [Small gates](#small-gates): Split.\n\n## Small")
+    assert re.findall("^## (.*)", text, flags=re.MULTILINE) == ["Findings", "Small gates"]
     assert "## Small gates\n\n**Which gate is best?** Take the split gate.\n\n![" in text
     assert "](small.png)" in text and "`tokenmixers study small`; A processor, AVX2; " in text
-    assert text.index("+0.14 log perplexity") < text.index("## Small gates") < text.index("+0.137 [+0.129, +0.144]")
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 3
+    assert len((folder / "claims.csv").read_text().splitlines()) == 1 + 5
     study_page.main(["--folder", str(folder)])
     assert (folder / "README.md").read_text() == text
 
 
 def test_other_settings_come_after_the_default(folder, report):
-    report["setting"] = "large"
-    (folder / "a-large.json").write_text(json.dumps(report))
-    rows = rows_of(verdicts_table(read_reports(folder)))
-    assert rows[0] == ["claim", "verdict", "difference", "study"]
-    default, large = "[Small gates](#small-gates)", "[Small gates, setting large](#small-gates-setting-large)"
-    assert [row[-1] for row in rows[2:]] == [default] * 4 + [large] * 4
-    assert rows[5][2].count("log perplexity") == 1 and " to " in rows[5][2]
-    assert "## Small gates, setting large" in page(folder)
+    (folder / "small-large.json").write_text(json.dumps(report | {"setting": "large"}))
+    text = page(folder, read_reports(folder))
+    titles = ["Findings", "Small gates", "Small gates, setting large"]
+    assert re.findall("^## (.*)", text, flags=re.MULTILINE) == titles
 
 
 def test_what_has_no_place_on_the_page(folder, report):
@@ -210,6 +218,12 @@ def test_what_has_no_place_on_the_page(folder, report):
     with pytest.raises(UserError, match=r"there is no .*README.md"):
         study_page.main(["--folder", str(folder / "none")])
     assert (folder / "README.md").read_text() == before
+
+
+def test_the_published_files_have_all_results_and_claims(tmp_path):
+    write_tables(read_reports(FOLDER).values(), tmp_path)
+    for name in ("results.csv", "claims.csv"):
+        assert (FOLDER / name).read_text() == (tmp_path / name).read_text()
 
 
 @pytest.mark.parametrize("file", COMMITTED, ids=lambda path: path.stem)

@@ -30,6 +30,7 @@ from tokenmixers.run_scripts.training.embedding_distillation import (
     EmbeddingTeacher,
     TeacherLoss,
 )
+from tokenmixers.run_scripts.training.sentence_embeddings import AllEvaluators
 from tokenmixers.run_scripts.training.teacher_embeddings import TeacherEmbeddings, teacher_fingerprint
 
 
@@ -483,10 +484,24 @@ def test_narrow_student_gets_principal_components(command, data, tmp_path):
     np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-3)  # the signs are arbitrary
 
 
-def test_seeds_share_the_teachers_embeddings(command, tmp_path, capsys):
+def test_seeds_share_the_teachers_embeddings_and_scores(command, data, teacher, tmp_path, monkeypatch, capsys):
+    from scipy.stats import spearmanr
+
+    kinds, scores = [], AllEvaluators.__call__
+
+    def record(self, model, *args, **kwargs):
+        kinds.append(model.transformers_model.config.model_type)
+        return scores(self, model, *args, **kwargs)
+
+    monkeypatch.setattr(AllEvaluators, "__call__", record)
     run_sentence_embeddings.main(command(seeds=[1, 2], cache_teacher=None))
     output = capsys.readouterr().out
     assert output.count("were missing") == output.count(", complete") == 1
+    *texts, wanted = zip(*(row.split("\t") for row in (data / "dev.tsv").read_text().splitlines()[1:]), strict=True)
+    one, two = map(teacher.encode, map(list, texts))
+    expected = 100 * spearmanr((one * two).sum(axis=1), [*map(float, wanted)]).statistic
+    rows = re.findall(r"\| spearman_cosine +\| +(-?[\d.]+) \|", output)
+    assert rows == [f"{expected:.2f}"] * 2 and kinds.count("bert") == 1 < kinds.count("gmlp")
     assert (tmp_path / "run" / "_teacher_embeddings").is_dir()
 
 
