@@ -114,7 +114,7 @@ class HybridBertSynthesizer(nn.Module):
         values = split_heads(self.v_proj(hidden_states), self.head_dim)
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
-        if self.is_shared and not eager and layout.seq_idx is None:
+        if self.is_shared and not eager and layout.is_shared:
             mixed, weights = shared_attention_by_layout(self.logits, values, layout, dropout), None
         else:
             logits = self.logits(layout, hidden_states=hidden_states)
@@ -167,7 +167,7 @@ class HybridBertAFT(nn.Module):
             shares = softmax(split_heads(self.share_proj(hidden_states), self.num_mean_queries), values.dtype)
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
-        if eager or layout.seq_idx is not None:
+        if eager or not layout.is_shared:
             weights = aft_weights(self.logits(layout), scores, shares, visible_keys(layout, values.device))
             weights = weights.to(values.dtype)
             mixed = (F.dropout(weights, dropout) @ values).transpose(1, 2)
@@ -330,7 +330,8 @@ class HybridBertModel(HybridBertPreTrainedModel):
         layout = token_layout(self.config, embeds, attention_mask, position_ids, None, seq_idx)
         if not self.has_attention:
             return layout
-        attention_mask = None if layout.padding_mask is None else attention_mask
+        if layout.padding_mask is None and layout.full_mask is None:
+            attention_mask = None
         return layout._replace(attention_mask=interface_mask(self.config, embeds, attention_mask, None, seq_idx))
 
     def _with_added_embeddings(
