@@ -24,7 +24,7 @@ from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
 from .heads.image_backbone import ImageBackbone
 from .heads.image_classification import ImageClassificationHead
-from .heads.language_modeling import CausalLMHead, MaskedLMHead
+from .heads.language_modeling import CausalLMHead, EndsWithWeights, MaskedLMHead
 from .heads.losses import IGNORED_LABEL, with_loss_divisor
 from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
@@ -476,7 +476,9 @@ class SynthesizerForCausalLM(_ScaledLanguageModelingHead, CausalLMHead, Synthesi
     backbone_class = SynthesizerModel
 
 
-class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, SynthesizerPreTrainedModel, GenerationMixin):
+class SynthesizerForConditionalGeneration(
+    EndsWithWeights, _ScaledLanguageModelingHead, SynthesizerPreTrainedModel, GenerationMixin
+):
     """Synthesizer encoder-decoder with a language modelling head: with `vanilla` alone, T5."""
 
     create_masks_for_generate = staticmethod(mask_for_generate)
