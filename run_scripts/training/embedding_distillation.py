@@ -27,7 +27,7 @@ from ..base.arguments import MODEL_SOURCES, ModelArguments
 from ..base.config_overrides import merge_overrides, parse_overrides
 from ..base.errors import UserError
 from ..base.reporting import transformers_model
-from ..base.trained_model import load_sentence_transformer
+from ..base.trained_model import check_folder, load_sentence_transformer
 from ..data.distillation_texts import LENGTH, DistillationTexts
 from .kept_layers import dropout_rates, keep_layers, mix_layers, narrow_feed_forwards, read_batches
 from .sentence_embeddings import SentenceEmbeddingTrainer
@@ -219,6 +219,7 @@ class EmbeddingTeacher(NoTeacher):
                 "--keep_layers keeps the teacher's token embeddings too: leave --copy_token_embeddings out."
             )
         model = transformers_model(self.model)
+        check_folder(self.name)
         if not isinstance(model, PreTrainedModel):
             raise UserError(f"--keep_layers: the teacher {self.name!r} is no model of Transformers with layers.")
         ids, rows = len(self.tokenizer), model.get_input_embeddings().num_embeddings

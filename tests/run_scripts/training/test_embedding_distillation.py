@@ -191,7 +191,7 @@ def test_static_teachers_have_neither_layers_nor_a_models_embeddings(data, tmp_p
     arguments = ModelArguments(config_name="gmlp-tiny")
     with pytest.raises(SystemExit, match="has no token embeddings of a model of Transformers"):
         EmbeddingTeacher(str(tmp_path), arguments).student_arguments(arguments)
-    with pytest.raises(SystemExit, match="is no model of Transformers with layers"):
+    with pytest.raises(SystemExit, match="is a static model: an embedding for each token, and no layers to train, cut"):
         EmbeddingTeacher(str(tmp_path), arguments, kept_layers=[0]).student_arguments(ModelArguments())
 
 
