@@ -133,7 +133,8 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
         layout = super()._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
-        attention_mask = None if layout.padding_mask is None else attention_mask
+        if layout.padding_mask is None and layout.full_mask is None:
+            attention_mask = None
         mask = interface_mask(self.config, hidden_states, attention_mask, cache, layout.seq_idx)
         return layout._replace(attention_mask=mask)
 

@@ -115,7 +115,7 @@ class HybridBertSynthesizer(nn.Module):
         values = split_heads(self.v_proj(hidden_states), self.head_dim)
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
-        if self.is_shared and not eager and layout.seq_idx is None:
+        if self.is_shared and not eager and layout.is_shared:
             mixed, weights = shared_attention_by_layout(self.logits, values, layout, dropout), None
         else:
             logits = self.logits(layout, hidden_states=hidden_states)
@@ -168,7 +168,7 @@ class HybridBertAFT(nn.Module):
             shares = softmax(split_heads(self.share_proj(hidden_states), self.num_mean_queries), values.dtype)
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
-        if eager or layout.seq_idx is not None:
+        if eager or not layout.is_shared:
             weights = aft_weights(self.logits(layout), scores, shares, visible_keys(layout, values.device))
             weights = weights.to(values.dtype)
             mixed = (F.dropout(weights, dropout) @ values).transpose(1, 2)
@@ -325,7 +325,8 @@ class HybridBertModel(HybridBertPreTrainedModel):
             embeds, attention_mask = take_tokens(embeds, moves[0]), layout.padding_mask
             types = None if types is None else types.gather(1, moves[0])
         if self.has_attention:
-            attention_mask = None if layout.padding_mask is None else attention_mask
+            if layout.padding_mask is None and layout.full_mask is None:
+                attention_mask = None
             mask = interface_mask(self.config, embeds, attention_mask, None, seq_idx)
             layout = layout._replace(attention_mask=mask)
         hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, types, layout)))

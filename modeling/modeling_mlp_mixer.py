@@ -89,7 +89,13 @@ class MLPMixerModel(MLPMixerPreTrainedModel, GMLPModel):
                 "MLP-Mixer does not support `seq_idx`: its token mixing sums over all tokens before the activation, "
                 "so documents in a row cannot be separated. Give each document a row of its own."
             )
-        return super()._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
+        layout = super()._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
+        if layout.full_mask is not None:
+            raise ValueError(
+                "MLP-Mixer's token mixing has no weight for a pair of tokens: give an `attention_mask` of shape (batch, "
+                "length) instead of one of four dimensions."
+            )
+        return layout
 
 
 class MLPMixerForMaskedLM(MaskedLMHead, MLPMixerPreTrainedModel):

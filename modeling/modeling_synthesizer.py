@@ -24,7 +24,7 @@ from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
 from .heads.image_backbone import ImageBackbone
 from .heads.image_classification import ImageClassificationHead
-from .heads.language_modeling import CausalLMHead, MaskedLMHead
+from .heads.language_modeling import CausalLMHead, EndsWithWeights, MaskedLMHead
 from .heads.losses import IGNORED_LABEL, with_loss_divisor
 from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
@@ -35,7 +35,6 @@ from .inputs.caches import CACHE_NAME, accept_past_key_values, mask_for_generate
 from .inputs.input_checks import (
     check_cache,
     check_encoder_states,
-    check_full_mask,
     check_modality,
     check_token_types,
     embed,
@@ -248,20 +247,14 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         cache: Cache | None,
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
-        """Create the layout for all layers. `attention_mask` may be a four-dimensional attention mask."""
-        is_full = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4
-        padding = None if is_full else attention_mask
-        layout = token_layout(self.config, inputs_embeds, padding, position_ids, cache, seq_idx)
-        if is_full and cache is None:
-            check_full_mask(attention_mask, layout.query_length)  # type: ignore[arg-type]
-        if not is_full and layout.padding_mask is None:
+        """Create the layout for all layers."""
+        layout = token_layout(self.config, inputs_embeds, attention_mask, position_ids, cache, seq_idx)
+        if layout.padding_mask is None and layout.full_mask is None:
             attention_mask = None
         if "vanilla" in self.config.attention_components:
             mask = interface_mask(self.config, inputs_embeds, attention_mask, cache, layout.seq_idx)
-        elif is_full:
-            mask = attention_mask
         else:
-            mask = None if layout.seq_idx is None else visible_keys(layout, inputs_embeds.device)
+            mask = None if layout.is_shared else visible_keys(layout, inputs_embeds.device)
         return layout._replace(attention_mask=mask)
 
     def _added_embeddings(
@@ -483,7 +476,9 @@ class SynthesizerForCausalLM(_ScaledLanguageModelingHead, CausalLMHead, Synthesi
     backbone_class = SynthesizerModel
 
 
-class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, SynthesizerPreTrainedModel, GenerationMixin):
+class SynthesizerForConditionalGeneration(
+    EndsWithWeights, _ScaledLanguageModelingHead, SynthesizerPreTrainedModel, GenerationMixin
+):
     """Synthesizer encoder-decoder with a language modelling head: with `vanilla` alone, T5."""
 
     create_masks_for_generate = staticmethod(mask_for_generate)

@@ -22,6 +22,7 @@ from .base.errors import UserError
 from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
 from .base.sequence_limits import longest_sequence
+from .base.trained_model import check_folder
 from .training.converted_card import converted_card
 
 
@@ -97,6 +98,7 @@ def _fields(arguments: ConvertT5Arguments) -> dict[str, object]:
 def _convert(arguments: ConvertT5Arguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """The Synthesizer, and the tokenizer that goes with it."""
     dtype, fields = _dtype(arguments.dtype), _fields(arguments)
+    check_folder(arguments.source)
     set_seed(arguments.seed)
     try:
         tokenizer = _tokenizer(arguments.source)  # before the weights, which take longer

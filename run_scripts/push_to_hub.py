@@ -28,7 +28,7 @@ from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
 from .base.shipped_files import MODEL_CARDS
-from .base.trained_model import check_modules, load_trained, load_trained_tokenizer
+from .base.trained_model import check_folder, check_modules, load_trained, load_trained_tokenizer
 from .demos.static_space import licence_of, static_space_files
 
 
@@ -214,6 +214,7 @@ def read_card(path: Path) -> str:
 def source_folder(source: str) -> Path:
     """The folder of a checkpoint, or of a shipped configuration."""
     folder = Path(source) if Path(source).is_dir() else MODEL_CARDS / source
+    check_folder(str(folder))
     if not (folder / "config.json").is_file():
         shipped = ", ".join(shipped_configs())
         raise UserError(f"{source!r} is not a folder with a config.json. Shipped configurations: {shipped}.")

@@ -167,6 +167,17 @@ def check_cache(cache: Any) -> None:
         raise ValueError(f"`{CACHE_NAME}` must be a cache of Transformers, e.g. `DynamicCache`, got {_kind(cache)}.")
 
 
+def check_full_mask(mask: torch.Tensor, batch: int, length: int) -> None:
+    """Raise `ValueError` for a four-dimensional mask that is not for `length` tokens without a cache."""
+    fits = mask.shape[0] in (1, batch) and tuple(mask.shape[2:]) == (length, length)
+    _require_shape("attention_mask", mask, fits, "({0} or 1, heads or 1, {1}, {1})", batch, length)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            "An `attention_mask` of four dimensions must be boolean (true is visible) or floating point numbers, which "
+            f"are added to the logits; got {mask.dtype}."
+        )
+
+
 def check_choices(*inputs: torch.Tensor | None) -> None:
     """Raise `ValueError` for multiple choice inputs without a dimension for the choices."""
     for tensor in inputs:
@@ -298,6 +309,12 @@ class TokenLayout(NamedTuple):
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
     diagonal_index: torch.Tensor | None = None
+    full_mask: torch.Tensor | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all queries of a row see the same tokens, but for causal order."""
+        return self.seq_idx is None and self.full_mask is None
 
     @property
     def counts_positions(self) -> bool:
@@ -395,8 +412,16 @@ def token_layout(
         check_positions(position_ids, (batch, length), longest_sequence(config))
         if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
             seq_idx = _documents(position_ids, batch)
-    padding_mask, left_padded = None, False
-    if attention_mask is not None and getattr(config, "mask_padding", True):
+    padding_mask, full_mask, left_padded = None, None, False
+    if attention_mask is None or not getattr(config, "mask_padding", True):
+        pass
+    elif isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 4:
+        if cache is None:  # otherwise there may be room for more
+            check_full_mask(attention_mask, batch, length)
+        if seq_idx is not None:
+            raise ValueError("Give `seq_idx` or an `attention_mask` of four dimensions, and not both.")
+        full_mask = attention_mask[..., :key_length].to(inputs_embeds.device)
+    else:
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, cache)
         is_padded, left_padded = _sides_with_padding(padding_mask, config.image_size is None, is_toeplitz)
         padding_mask = padding_mask if is_padded else None
@@ -413,7 +438,7 @@ def token_layout(
     reads_offsets = is_toeplitz or not OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
     if reads_offsets and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
         layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
-    return layout
+    return layout._replace(full_mask=full_mask)
 
 
 def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -496,6 +521,13 @@ def _sides_with_padding(padding_mask: torch.Tensor, may_shift: bool, is_toeplitz
 # --- modeling/heads/pooling.py
 def pool(states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str) -> torch.Tensor:
     """One vector per sequence, shape `(batch, hidden_size)`."""
+    if attention_mask is not None and attention_mask.ndim == 4:
+        if pooling != "cls":
+            raise ValueError(
+                f"`classifier_pooling` {pooling!r} needs an `attention_mask` of shape (batch, length): one of four "
+                "dimensions does not say which tokens are padding."
+            )
+        attention_mask = None
     if pooling == "normalized_mean":  # half precision has no 1e-12
         return F.normalize(pool(states, attention_mask, "mean"), dim=-1, eps=1e-6) * states.shape[-1] ** 0.5
     if attention_mask is None:
@@ -760,9 +792,10 @@ class QuestionAnsweringHead(TaskHead):
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits, loss = self.qa_outputs(outputs.last_hidden_state), None
-        if attention_mask is not None and getattr(self.config, "mask_padding", True):
+        is_padding = attention_mask is not None and attention_mask.ndim == 2
+        if is_padding and getattr(self.config, "mask_padding", True):
             # Answers do not lie in padding, and the softmax over tokens must not depend on its length.
-            padding = attention_mask[:, :, None].to(logits.device) == 0
+            padding = attention_mask[:, :, None].to(logits.device) == 0  # type: ignore[index]  # not `None`
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
         start, end = logits.unbind(dim=-1)
         if start_positions is not None and end_positions is not None:
@@ -851,7 +884,17 @@ class SpatialProjection(nn.Module):
         layout = TokenLayout(length, length, slice(None)) if layout is None else layout
         matrix = self._weights(layout)
         visible = layout._replace(is_causal=self.is_causal).visible(matrix.device)
-        return matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than the input
+        matrix = matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than the input
+        if layout.full_mask is None:
+            return matrix
+        if layout.full_mask.shape[1] != 1:
+            raise ValueError(
+                f"Spatial gating has no heads: `attention_mask` has shape {tuple(layout.full_mask.shape)}, expected "
+                "(batch, 1, queries, keys)."
+            )
+        mask = layout.full_mask[:, 0]
+        # What is added to the logit of a softmax is a factor of the weight.
+        return matrix.masked_fill(~mask, 0) if mask.dtype == torch.bool else matrix * mask.exp().to(matrix)
 
     def _weights(self, layout: TokenLayout) -> torch.Tensor:
         """The entries of W for each new token and each token, by their positions."""

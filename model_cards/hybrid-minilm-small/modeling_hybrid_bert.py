@@ -165,6 +165,17 @@ def check_positions(position_ids: torch.Tensor, shape: tuple[int, int], max_leng
         raise ValueError(f"`position_ids` must be from {limit}; got positions from {low} to {high}.")
 
 
+def check_full_mask(mask: torch.Tensor, batch: int, length: int) -> None:
+    """Raise `ValueError` for a four-dimensional mask that is not for `length` tokens without a cache."""
+    fits = mask.shape[0] in (1, batch) and tuple(mask.shape[2:]) == (length, length)
+    _require_shape("attention_mask", mask, fits, "({0} or 1, heads or 1, {1}, {1})", batch, length)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            "An `attention_mask` of four dimensions must be boolean (true is visible) or floating point numbers, which "
+            f"are added to the logits; got {mask.dtype}."
+        )
+
+
 def check_choices(*inputs: torch.Tensor | None) -> None:
     """Raise `ValueError` for multiple choice inputs without a dimension for the choices."""
     for tensor in inputs:
@@ -288,6 +299,12 @@ class TokenLayout(NamedTuple):
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
     diagonal_index: torch.Tensor | None = None
+    full_mask: torch.Tensor | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all queries of a row see the same tokens, but for causal order."""
+        return self.seq_idx is None and self.full_mask is None
 
     @property
     def counts_positions(self) -> bool:
@@ -385,8 +402,16 @@ def token_layout(
         check_positions(position_ids, (batch, length), longest_sequence(config))
         if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
             seq_idx = _documents(position_ids, batch)
-    padding_mask, left_padded = None, False
-    if attention_mask is not None and getattr(config, "mask_padding", True):
+    padding_mask, full_mask, left_padded = None, None, False
+    if attention_mask is None or not getattr(config, "mask_padding", True):
+        pass
+    elif isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 4:
+        if cache is None:  # otherwise there may be room for more
+            check_full_mask(attention_mask, batch, length)
+        if seq_idx is not None:
+            raise ValueError("Give `seq_idx` or an `attention_mask` of four dimensions, and not both.")
+        full_mask = attention_mask[..., :key_length].to(inputs_embeds.device)
+    else:
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, cache)
         is_padded, left_padded = _sides_with_padding(padding_mask, config.image_size is None, is_toeplitz)
         padding_mask = padding_mask if is_padded else None
@@ -403,7 +428,7 @@ def token_layout(
     reads_offsets = is_toeplitz or not OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
     if reads_offsets and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
         layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
-    return layout
+    return layout._replace(full_mask=full_mask)
 
 
 def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -486,6 +511,13 @@ def _sides_with_padding(padding_mask: torch.Tensor, may_shift: bool, is_toeplitz
 # --- modeling/heads/pooling.py
 def pool(states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str) -> torch.Tensor:
     """One vector per sequence, shape `(batch, hidden_size)`."""
+    if attention_mask is not None and attention_mask.ndim == 4:
+        if pooling != "cls":
+            raise ValueError(
+                f"`classifier_pooling` {pooling!r} needs an `attention_mask` of shape (batch, length): one of four "
+                "dimensions does not say which tokens are padding."
+            )
+        attention_mask = None
     if pooling == "normalized_mean":  # half precision has no 1e-12
         return F.normalize(pool(states, attention_mask, "mean"), dim=-1, eps=1e-6) * states.shape[-1] ** 0.5
     if attention_mask is None:
@@ -743,9 +775,10 @@ class QuestionAnsweringHead(TaskHead):
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits, loss = self.qa_outputs(outputs.last_hidden_state), None
-        if attention_mask is not None and getattr(self.config, "mask_padding", True):
+        is_padding = attention_mask is not None and attention_mask.ndim == 2
+        if is_padding and getattr(self.config, "mask_padding", True):
             # Answers do not lie in padding, and the softmax over tokens must not depend on its length.
-            padding = attention_mask[:, :, None].to(logits.device) == 0
+            padding = attention_mask[:, :, None].to(logits.device) == 0  # type: ignore[index]  # not `None`
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
         start, end = logits.unbind(dim=-1)
         if start_positions is not None and end_positions is not None:
@@ -755,7 +788,9 @@ class QuestionAnsweringHead(TaskHead):
 
 # --- modeling/inputs/attention_maps.py
 def visible_keys(layout: TokenLayout, device: torch.device) -> torch.Tensor | None:
-    """`layout.visible` with a dimension for the heads, `(batch or 1, 1, queries or 1, keys)`."""
+    """`layout.visible` with a dimension for the heads, `(batch or 1, 1, queries or 1, keys)`; or its `full_mask`."""
+    if layout.full_mask is not None:
+        return layout.full_mask
     visible = layout.visible(device)
     if visible is None:
         return None
@@ -1087,14 +1122,16 @@ def aft_weights(
     """Weights of each sample: `sum_m p_im exp(w_ij + s_jm) / sum_j exp(w_ij + s_jm)` (after equation 2)."""
     exact_dtype = torch.promote_types(scores.dtype, torch.float32)
     logits = offsets.to(exact_dtype)[:, :, None] + scores.to(exact_dtype).mT[:, :, :, None]
-    if mask is not None:
+    if mask is not None and mask.dtype == torch.bool:
         logits = logits.masked_fill(~mask[:, :, None], torch.finfo(exact_dtype).min)
+    elif mask is not None:
+        logits = logits + mask[:, :, None]
     weights = logits.softmax(dim=-1)
     if mixture is None:
         weights = weights.squeeze(2)
     else:
         weights = (mixture.to(exact_dtype).movedim(-1, 2)[..., None] * weights).sum(dim=2)
-    return weights if mask is None else weights.masked_fill(~mask, 0)
+    return weights.masked_fill(~mask, 0) if mask is not None and mask.dtype == torch.bool else weights
 
 
 def aft_attention(
@@ -1190,7 +1227,17 @@ class SpatialProjection(nn.Module):
         layout = TokenLayout(length, length, slice(None)) if layout is None else layout
         matrix = self._weights(layout)
         visible = layout._replace(is_causal=self.is_causal).visible(matrix.device)
-        return matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than the input
+        matrix = matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than the input
+        if layout.full_mask is None:
+            return matrix
+        if layout.full_mask.shape[1] != 1:
+            raise ValueError(
+                f"Spatial gating has no heads: `attention_mask` has shape {tuple(layout.full_mask.shape)}, expected "
+                "(batch, 1, queries, keys)."
+            )
+        mask = layout.full_mask[:, 0]
+        # What is added to the logit of a softmax is a factor of the weight.
+        return matrix.masked_fill(~mask, 0) if mask.dtype == torch.bool else matrix * mask.exp().to(matrix)
 
     def _weights(self, layout: TokenLayout) -> torch.Tensor:
         """The entries of W for each new token and each token, by their positions."""
@@ -1595,7 +1642,7 @@ class HybridBertSynthesizer(nn.Module):
         values = split_heads(self.v_proj(hidden_states), self.head_dim)
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
-        if self.is_shared and not eager and layout.seq_idx is None:
+        if self.is_shared and not eager and layout.is_shared:
             mixed, weights = shared_attention_by_layout(self.logits, values, layout, dropout), None
         else:
             logits = self.logits(layout, hidden_states=hidden_states)
@@ -1648,7 +1695,7 @@ class HybridBertAFT(nn.Module):
             shares = softmax(split_heads(self.share_proj(hidden_states), self.num_mean_queries), values.dtype)
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
-        if eager or layout.seq_idx is not None:
+        if eager or not layout.is_shared:
             weights = aft_weights(self.logits(layout), scores, shares, visible_keys(layout, values.device))
             weights = weights.to(values.dtype)
             mixed = (F.dropout(weights, dropout) @ values).transpose(1, 2)
@@ -1805,7 +1852,8 @@ class HybridBertModel(HybridBertPreTrainedModel):
             embeds, attention_mask = take_tokens(embeds, moves[0]), layout.padding_mask
             types = None if types is None else types.gather(1, moves[0])
         if self.has_attention:
-            attention_mask = None if layout.padding_mask is None else attention_mask
+            if layout.padding_mask is None and layout.full_mask is None:
+                attention_mask = None
             mask = interface_mask(self.config, embeds, attention_mask, None, seq_idx)
             layout = layout._replace(attention_mask=mask)
         hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, types, layout)))

@@ -5,16 +5,41 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import Cache, PreTrainedConfig
+from transformers import Cache, GenerationConfig, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, auto_docstring
+from transformers.utils import TransformersKwargs, auto_docstring, logging
 from transformers.utils.generic import can_return_tuple
 
 from ..inputs.caches import CACHE_NAME, accept_past_key_values, mask_for_generate
 from ..inputs.input_checks import kept_tokens
+from ..inputs.token_layout import longest_sequence
 from .losses import IGNORED_LABEL, is_counted, with_loss_divisor
 from .task_head import TaskHead
+
+
+logger = logging.get_logger(__name__)
+
+
+class EndsWithWeights:
+    """Lets `generate` stop at the end of the model's weights, with a warning, however many tokens are asked for."""
+
+    config: PreTrainedConfig
+
+    def _prepare_generated_length(self, generation_config: GenerationConfig, **lengths: Any) -> GenerationConfig:
+        # `generate` passes keywords: `input_ids_length`, and more for a prompt of embeddings.
+        found = super()._prepare_generated_length(generation_config, **lengths)  # type: ignore[misc]
+        longest, start = longest_sequence(self.config.get_text_config(decoder=True)), lengths["input_ids_length"]
+        if longest is not None:
+            embedded = lengths["inputs_tensor"].shape[1] if lengths["model_input_name"] == "inputs_embeds" else start
+            most = max(longest + start - embedded, start) + 1  # nothing follows the last token
+            if found.max_length > most:
+                logger.warning_once(
+                    f"`generate` stops after {most - start} tokens instead of {found.max_length - start}: the model's "
+                    f"weights cover `max_position_embeddings={longest}`, see `model.resize_position_embeddings`."
+                )
+                found.max_length = most
+        return found
 
 
 class _LanguageModelingHead(TaskHead):
@@ -73,7 +98,7 @@ class MaskedLMHead(_LanguageModelingHead):
         return MaskedLMOutput(loss, None if sparse else logits, outputs.hidden_states, outputs.attentions)
 
 
-class CausalLMHead(_LanguageModelingHead):
+class CausalLMHead(EndsWithWeights, _LanguageModelingHead):
     """Next-token prediction: a linear layer to the vocabulary, whose weight is tied to the embeddings."""
 
     is_decoder = True

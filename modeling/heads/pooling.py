@@ -13,10 +13,18 @@ def pool(states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str
 
     Args:
         states: The last states, shape `(batch, length, hidden_size)`.
-        attention_mask: Shape `(batch, length)`, non-zero for real tokens; `None` if all are.
+        attention_mask: Shape `(batch, length)`, non-zero for real tokens; `None` if all are. A mask of pairs does not
+            say which tokens are real: the first one is the one to pool, as in BERT.
         pooling: `"cls"`, the first real token, `"mean"`, the mean of the real tokens, or `"normalized_mean"`, that
             mean divided by its root mean square.
     """
+    if attention_mask is not None and attention_mask.ndim == 4:
+        if pooling != "cls":
+            raise ValueError(
+                f"`classifier_pooling` {pooling!r} needs an `attention_mask` of shape (batch, length): one of four "
+                "dimensions does not say which tokens are padding."
+            )
+        attention_mask = None
     if pooling == "normalized_mean":  # half precision has no 1e-12
         return F.normalize(pool(states, attention_mask, "mean"), dim=-1, eps=1e-6) * states.shape[-1] ** 0.5
     if attention_mask is None:

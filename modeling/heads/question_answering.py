@@ -36,9 +36,10 @@ class QuestionAnsweringHead(TaskHead):
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits, loss = self.qa_outputs(outputs.last_hidden_state), None
-        if attention_mask is not None and getattr(self.config, "mask_padding", True):
+        is_padding = attention_mask is not None and attention_mask.ndim == 2
+        if is_padding and getattr(self.config, "mask_padding", True):
             # Answers do not lie in padding, and the softmax over tokens must not depend on its length.
-            padding = attention_mask[:, :, None].to(logits.device) == 0
+            padding = attention_mask[:, :, None].to(logits.device) == 0  # type: ignore[index]  # not `None`
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
         start, end = logits.unbind(dim=-1)
         if start_positions is not None and end_positions is not None:

@@ -6,7 +6,9 @@ from .token_layout import TokenLayout, first_token_index
 
 
 def visible_keys(layout: TokenLayout, device: torch.device) -> torch.Tensor | None:
-    """`layout.visible` with a dimension for the heads, `(batch or 1, 1, queries or 1, keys)`."""
+    """`layout.visible` with a dimension for the heads, `(batch or 1, 1, queries or 1, keys)`; or its `full_mask`."""
+    if layout.full_mask is not None:
+        return layout.full_mask
     visible = layout.visible(device)
     if visible is None:
         return None

@@ -128,10 +128,15 @@ def check_encoder_states(states: Any, mask: torch.Tensor | None, batch: int, hid
         _require_shape("attention_mask", mask, fits, "({}, {}), one number for each encoder token", *states.shape[:2])
 
 
-def check_full_mask(mask: torch.Tensor, length: int) -> None:
+def check_full_mask(mask: torch.Tensor, batch: int, length: int) -> None:
     """Raise `ValueError` for a four-dimensional mask that is not for `length` tokens without a cache."""
-    fits = tuple(mask.shape[2:]) == (length, length)
-    _require_shape("attention_mask", mask, fits, "(batch, heads or 1, {0}, {0})", length)
+    fits = mask.shape[0] in (1, batch) and tuple(mask.shape[2:]) == (length, length)
+    _require_shape("attention_mask", mask, fits, "({0} or 1, heads or 1, {1}, {1})", batch, length)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            "An `attention_mask` of four dimensions must be boolean (true is visible) or floating point numbers, which "
+            f"are added to the logits; got {mask.dtype}."
+        )
 
 
 def check_choices(*inputs: torch.Tensor | None) -> None:

@@ -8,7 +8,7 @@ from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
 
 from .caches import cached_lengths
-from .input_checks import check_length, check_positions
+from .input_checks import check_full_mask, check_length, check_positions
 
 
 _READ_AT_ONCE = ("cpu",)  # devices
@@ -36,6 +36,8 @@ class TokenLayout(NamedTuple):
         diagonal_index: Index of each entry's diagonal in a Toeplitz matrix, from 0 at the lower left, for all layers,
             shape `(query_length, key_length)`; `None` if no weights or logits are such matrices, for given positions,
             and in models for long texts.
+        full_mask: A user's mask of pairs in the place of `padding_mask`, `(batch or 1, heads or 1, query_length,
+            key_length)`: boolean, true for visible, or a number that is added to the logits.
     """
 
     query_length: int
@@ -48,6 +50,12 @@ class TokenLayout(NamedTuple):
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
     diagonal_index: torch.Tensor | None = None
+    full_mask: torch.Tensor | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all queries of a row see the same tokens, but for causal order."""
+        return self.seq_idx is None and self.full_mask is None
 
     @property
     def counts_positions(self) -> bool:
@@ -154,8 +162,8 @@ def token_layout(
     Args:
         config: Configuration of the encoder or decoder.
         inputs_embeds: New tokens, shape `(batch, length, hidden_size)`.
-        attention_mask: Non-zero for real tokens, shape `(batch, all tokens)`; `None` without padding. Ignored if
-            `config.mask_padding` is false.
+        attention_mask: Non-zero for real tokens, shape `(batch, all tokens)`, or a mask of pairs as `full_mask`, which
+            leaves positions as they are; `None` without padding. Ignored if `config.mask_padding` is false.
         position_ids: Positions of the new tokens, shape `(batch or 1, length)`; counted if `None`.
         cache: The self-attention cache.
         seq_idx: Index of each token's document, shape `(batch, length)`; `None` if each row is one document. Without a
@@ -171,8 +179,16 @@ def token_layout(
         check_positions(position_ids, (batch, length), longest_sequence(config))
         if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
             seq_idx = _documents(position_ids, batch)
-    padding_mask, left_padded = None, False
-    if attention_mask is not None and getattr(config, "mask_padding", True):
+    padding_mask, full_mask, left_padded = None, None, False
+    if attention_mask is None or not getattr(config, "mask_padding", True):
+        pass
+    elif isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 4:
+        if cache is None:  # otherwise there may be room for more
+            check_full_mask(attention_mask, batch, length)
+        if seq_idx is not None:
+            raise ValueError("Give `seq_idx` or an `attention_mask` of four dimensions, and not both.")
+        full_mask = attention_mask[..., :key_length].to(inputs_embeds.device)
+    else:
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, cache)
         is_padded, left_padded = _sides_with_padding(padding_mask, config.image_size is None, is_toeplitz)
         padding_mask = padding_mask if is_padded else None
@@ -189,7 +205,7 @@ def token_layout(
     reads_offsets = is_toeplitz or not OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
     if reads_offsets and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
         layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
-    return layout
+    return layout._replace(full_mask=full_mask)
 
 
 def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:

@@ -53,7 +53,7 @@ def forward(self: SpatialProjection, hidden_states: torch.Tensor, layout: TokenL
 
 def _is_whole(layout: TokenLayout | None) -> bool:
     """Whether each row is one document and is computed whole, so that weights depend only on distances."""
-    return layout is None or (layout.seq_idx is None and layout.counts_positions and layout.is_whole)
+    return layout is None or (layout.is_shared and layout.counts_positions and layout.is_whole)
 
 
 def _is_long(hidden_states: torch.Tensor) -> bool:

@@ -18,21 +18,24 @@ def aft_weights(
         offsets: The logits w, shape `(batch or 1, heads, queries, keys)`.
         scores: The scores s, shape `(batch, heads, keys, M)`.
         mixture: The shares p, shape `(batch, heads, queries, M)`; `None` for M = 1.
-        mask: Boolean, true for visible keys, broadcastable to `offsets`; `None` if all are visible.
+        mask: Boolean, true for visible keys, or added to the logits, broadcastable to `offsets`; `None` if all are
+            visible.
 
     Returns:
-        Shape `(batch, heads, queries, keys)`, float32 or float64; zeros for queries that see nothing.
+        Shape `(batch, heads, queries, keys)`, float32 or float64; zeros for queries that see nothing by a boolean mask.
     """
     exact_dtype = torch.promote_types(scores.dtype, torch.float32)
     logits = offsets.to(exact_dtype)[:, :, None] + scores.to(exact_dtype).mT[:, :, :, None]
-    if mask is not None:
+    if mask is not None and mask.dtype == torch.bool:
         logits = logits.masked_fill(~mask[:, :, None], torch.finfo(exact_dtype).min)
+    elif mask is not None:
+        logits = logits + mask[:, :, None]
     weights = logits.softmax(dim=-1)
     if mixture is None:
         weights = weights.squeeze(2)
     else:
         weights = (mixture.to(exact_dtype).movedim(-1, 2)[..., None] * weights).sum(dim=2)
-    return weights if mask is None else weights.masked_fill(~mask, 0)
+    return weights.masked_fill(~mask, 0) if mask is not None and mask.dtype == torch.bool else weights
 
 
 def aft_attention(

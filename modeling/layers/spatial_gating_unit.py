@@ -38,7 +38,17 @@ class SpatialProjection(nn.Module):
         layout = TokenLayout(length, length, slice(None)) if layout is None else layout
         matrix = self._weights(layout)
         visible = layout._replace(is_causal=self.is_causal).visible(matrix.device)
-        return matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than the input
+        matrix = matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than the input
+        if layout.full_mask is None:
+            return matrix
+        if layout.full_mask.shape[1] != 1:
+            raise ValueError(
+                f"Spatial gating has no heads: `attention_mask` has shape {tuple(layout.full_mask.shape)}, expected "
+                "(batch, 1, queries, keys)."
+            )
+        mask = layout.full_mask[:, 0]
+        # What is added to the logit of a softmax is a factor of the weight.
+        return matrix.masked_fill(~mask, 0) if mask.dtype == torch.bool else matrix * mask.exp().to(matrix)
 
     def _weights(self, layout: TokenLayout) -> torch.Tensor:
         """The entries of W for each new token and each token, by their positions."""

@@ -82,10 +82,14 @@ def model_fingerprint(name: str, revision: str | None = None) -> str:
     return digest.hexdigest()
 
 
-def check_folder(name: str) -> None:
-    """Check that a folder is there, and has the files of its modules.
+def check_folder(name: str, may_be_static: bool = False) -> None:
+    """Check that a folder is there, has the files of its modules, and is a model with layers.
 
     Transformers would look for a missing folder on the Hub, without a network repeatedly.
+
+    Args:
+        name: Folder or Hub id, of which nothing is checked.
+        may_be_static: Whether it may be static embeddings, which have a tokenizer and no layers.
     """
     path = Path(name)
     if (name.count("/") > 1 or path.is_absolute() or name.startswith((".", "~"))) and not path.exists():
@@ -96,20 +100,30 @@ def check_folder(name: str) -> None:
             "there is no such folder if it is a Hub id."
         )
     if path.is_dir():
-        check_modules(path, lambda file: (path / file).is_file())
+        modules = check_modules(path, lambda file: (path / file).is_file())
+        if modules[:1] == ["StaticEmbedding"] and not may_be_static:
+            raise UserError(
+                f"{name!r} is a static model: an embedding for each token, and no layers to train, cut, export or "
+                "convert. It gives embeddings (`SentenceTransformer.encode`), which `evaluate_embeddings` measures, a "
+                "classifier of scikit-learn takes as features, and a student learns (--teacher of "
+                "run_sentence_embeddings). Give a model with layers here."
+            )
 
 
-def check_modules(folder: Path, has: Callable[[str], bool]) -> None:
+def check_modules(folder: Path, has: Callable[[str], bool]) -> list[str]:
     """Check that a folder has the files of the modules of Sentence Transformers, if it is one of theirs.
 
     Args:
         folder: The folder.
         has: Whether a file counts, by its path in the folder.
+
+    Returns:
+        The classes of its modules.
     """
     if not has("modules.json"):
         if has("config_sentence_transformers.json"):
             raise UserError(f"{str(folder)!r} has no modules.json, which names its modules: copy or save it again.")
-        return
+        return []
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
         parts = [(Path(module["path"]), module["type"].split(".")) for module in modules]
@@ -126,6 +140,7 @@ def check_modules(folder: Path, has: Callable[[str], bool]) -> None:
                     f"{str(folder)!r} has no {(path / names[0]).as_posix()}, the file of a module that its "
                     "modules.json names: copy or save it again."
                 )
+    return [kind[-1] for _, kind in parts]
 
 
 def check_complete(name: str, missing: Iterable[str], poolers: bool = False) -> None:
@@ -229,7 +244,7 @@ def load_sentence_transformer(name: str, **options: Any) -> "SentenceTransformer
     """Load a Sentence Transformer, or an encoder that gets mean pooling, with everything that embeddings depend on."""
     from sentence_transformers import SentenceTransformer  # of the extra `embeddings`
 
-    check_folder(name)
+    check_folder(name, may_be_static=True)
     missing: list[str] = []
     with report_unreadable(name), checked_loading(lambda _, names: missing.extend(names)):
         try:

@@ -27,7 +27,7 @@ from ..base.arguments import MODEL_SOURCES, ModelArguments
 from ..base.config_overrides import merge_overrides, parse_overrides
 from ..base.errors import UserError
 from ..base.reporting import transformers_model
-from ..base.trained_model import load_sentence_transformer
+from ..base.trained_model import check_folder, load_sentence_transformer
 from ..data.distillation_texts import LENGTH, DistillationTexts
 from .kept_layers import dropout_rates, keep_layers, mix_layers, narrow_feed_forwards, read_batches
 from .sentence_embeddings import AllEvaluators, SentenceEmbeddingTrainer
@@ -220,6 +220,7 @@ class EmbeddingTeacher(NoTeacher):
                 "--keep_layers keeps the teacher's token embeddings too: leave --copy_token_embeddings out."
             )
         model = transformers_model(self.model)
+        check_folder(self.name)
         if not isinstance(model, PreTrainedModel):
             raise UserError(f"--keep_layers: the teacher {self.name!r} is no model of Transformers with layers.")
         ids, rows = len(self.tokenizer), model.get_input_embeddings().num_embeddings
@@ -404,13 +405,16 @@ class DistillationCollator(SentenceTransformerDataCollator):
 
     joined_length: int | None = None
     """Number of tokens to which two texts in one input are cut; `None` if there are none."""
+    with_token_types: bool = False
+    """Whether two texts in one input have token types, which the teacher reads though the student may not."""
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super().__call__([{n: row[n] for n in row if n not in (LENGTH, PARTNER)} for row in features])
         if self.joined_length is not None:
             names = ("text", PARTNER) if PARTNER in features[0] else ("anchor", "positive")
             pairs = [[row[name] for name in names] for row in features[::STATES_EVERY]]
-            joined = self.preprocess_fn(pairs, max_length=self.joined_length)
+            types = {"text": {"return_token_type_ids": True}} if self.with_token_types else None
+            joined = self.preprocess_fn(pairs, max_length=self.joined_length, processing_kwargs=types)
             batch.update({f"joined_{name}": value for name, value in joined.items()})
         return batch
 
@@ -442,6 +446,7 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
             self.loss.read = teacher.forward
         if self.loss.joined_weight:
             self.data_collator.joined_length = min(teacher.max_seq_length, self.model.max_seq_length)
+            self.data_collator.with_token_types = "token_type_ids" in teacher.tokenizer.model_input_names
         splits = {}
         for name, split in self.texts.splits.items():
             columns = [column for column in split.column_names if column != LENGTH]

@@ -188,6 +188,14 @@ def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase,
         config.decoder_start_token_id = config.pad_token_id  # as T5 does
 
 
+def leave_out_token_types(config: PreTrainedConfig, tokenizer: Any) -> None:
+    """Let the tokenizer of a model without token types, here and where it is saved, give no `token_type_ids`."""
+    names = getattr(tokenizer, "model_input_names", [])  # of an image processor too
+    if getattr(config, "type_vocab_size", None) == 0 and "token_type_ids" in names:
+        names = [name for name in names if name != "token_type_ids"]
+        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
+
+
 def warn_of_unused_rows(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     """Warn if a new model has rows for tokens that do not exist, more than padding to a multiple of 128 explains."""
     ids, rows = len(tokenizer), config.vocab_size

@@ -42,7 +42,7 @@ from .class_names import build_classifier, set_label_names
 from .distillation import Distillation
 from .hyperparameter_grid import Comparison, GridArguments, plan, run_all
 from .model_card import CardArguments, CardFacts, describe_data, training_settings
-from .model_loading import build_model, fitting_tokenizer, load_config, sequence_length
+from .model_loading import build_model, fitting_tokenizer, leave_out_token_types, load_config, sequence_length
 from .run_folder import UNFINISHED, checkpoint_to_resume, forget_start, mark_finished, mark_unfinished, write_results
 from .run_record import EXTENDED, MODELS, RunRecord, data_settings, evaluates_first, go_on_from
 from .schedules import choose_learning_rate
@@ -364,6 +364,7 @@ class Run:
         self.teacher.check_student(self, labels)
         with args.main_process_first(local=False, desc="tokenizing"):
             self.rows = task.encode(self)
+        leave_out_token_types(self.config, self.tokenizer)
 
     def build(self) -> Any:
         """Create the Trainer with a new model, and attach the teacher."""

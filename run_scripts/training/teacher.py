@@ -107,6 +107,12 @@ class Teacher(NoTeacher):
         """Call `check_texts` and `check_labels` for a student that has texts and labels."""
         if run.lengths:
             self.check_texts(run.tokenizer, run.lengths)
+            known = run.tokenizer.model_input_names
+            # Rows have the token types that the teacher reads, though the student may have none.
+            run.tokenizer.model_input_names = [
+                *known,
+                *(name for name in self.tokenizer.model_input_names if name not in known),
+            ]
         if labels is not None:
             self.check_labels(labels)
 

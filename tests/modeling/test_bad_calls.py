@@ -83,7 +83,7 @@ TABLE = [
     (
         ("SynthesizerModel",),
         {"input_ids": IDS, "attention_mask": zeros(2, 1, 5, 5)},
-        SHAPE.format("attention_mask", "2, 1, 5, 5", r"batch, heads or 1, 6, 6"),
+        SHAPE.format("attention_mask", "2, 1, 5, 5", "2 or 1, heads or 1, 6, 6"),
     ),
     (IMAGE, {}, "takes `pixel_values`, and no text inputs"),
     (IMAGE, {"input_ids": IDS}, "takes `pixel_values`, and no text inputs"),

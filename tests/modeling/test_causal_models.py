@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, pipeli
 
 import tokenmixers
 from tokenmixers import AMLPForCausalLM, GMLPForCausalLM, GMLPForMaskedLM
+from tokenmixers.modeling.heads import language_modeling
 from tokenmixers.modeling.inputs import token_layout
 
 
@@ -240,13 +241,22 @@ def test_what_the_cache_holds(cache_class, model):
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_the_end_of_the_weights_is_a_sentence(cache, model):
-    prompt = torch.randint(1, 23, (1, 10))
+def test_generate_stops_where_the_weights_end(cache, model, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(language_modeling.logger, "warning_once", warnings.append)
     options = {"do_sample": False, "cache_implementation": cache}
-    with pytest.raises(ValueError, match=r"has 15 tokens.*max_position_embeddings=14.*`max_new_tokens`.*resize_pos"):
-        model.generate(prompt, max_new_tokens=9, **options)
-    # A static cache is never made smaller than the last one was.
+    prompt = torch.randint(1, 23, (1, 10))
     assert model.generate(prompt, max_new_tokens=5, **options)[0].tolist() == greedy(model, prompt[0], 5)
+    assert not warnings
+    # The maximum is 14: the fifth token is the last that can be predicted.
+    assert model.generate(prompt, max_new_tokens=90, **options)[0].tolist() == greedy(model, prompt[0], 5)
+    assert model.generate(prompt, max_length=90, **options)[0].tolist() == greedy(model, prompt[0], 5)
+    assert warnings[0].startswith("`generate` stops after 5 tokens instead of 90: the model's weights cover")
+    embeds = model.get_input_embeddings()(prompt)
+    found = model.generate(inputs_embeds=embeds, max_new_tokens=90, **options)
+    assert found[0].tolist() == greedy(model, prompt[0], 5)[10:]
+    with pytest.raises(ValueError, match=r"has 15 tokens.*max_position_embeddings=14.*`max_new_tokens`.*resize_pos"):
+        model.generate(torch.randint(1, 23, (1, 15)), max_new_tokens=9, **options)
 
 
 def test_positions_with_a_cache_are_those_the_mask_gives(model):

@@ -285,6 +285,18 @@ TEXTS = [
         "the output folder full exists and",
     ),
     (("make_data idx_images",), "--input_dir folder", "there is neither train-images-idx3-ubyte nor"),
+    *[
+        ((command,), call, "'static' is a static model: an embedding for each token, and no layers")
+        for command, call in (
+            ("run_mlm", "--do_train --model_name_or_path static"),
+            ("run_sentence_embeddings", "--do_train --model_name_or_path static --train_file file.txt"),
+            ("run_glue", "--do_train --teacher static --config_name gmlp-base --task_name cola --data_dir tasks"),
+            ("fill_mask", "--model static --text x"),
+            ("export", "--model static"),
+            ("convert_t5", "--source static"),
+            ("push_to_hub", "--source static --repo_id a/b"),
+        )
+    ],
     (("evaluate_embeddings",), "--models bert --data_dir nope", "--data_dir: there is no folder or file 'nope'"),
 ]
 
@@ -338,6 +350,9 @@ def files(tmp_path_factory):
         "unknown_type/config.json": '{"model_type": "nope"}',
         "bert/config.json": '{"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2}',
         "folder/file.txt": "a text\n",
+        "static/modules.json": '[{"path": "", "type": "sentence_transformers.models.StaticEmbedding"}]',
+        "static/tokenizer.json": "{}",
+        "static/model.safetensors": "",
         "floats.tsv": "text\tlabel\na\t0.5\nb\t1.0\n",
         "nan.tsv": "text\tlabel\na\tnan\nb\t\n",
         "same.tsv": "text\tlabel\na\ta\nb\ta\n",

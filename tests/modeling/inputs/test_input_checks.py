@@ -18,7 +18,7 @@ def _check_all(embeds, types, states):
     input_checks.check_token_types(types, embeds)
     input_checks.check_positions(types, (batch, length), max_length=9)
     input_checks.check_encoder_states(states, states[..., 0], batch, hidden_size)
-    input_checks.check_full_mask((states @ states.mT)[:, None], states.shape[1])
+    input_checks.check_full_mask((states @ states.mT)[:, None], batch, states.shape[1])
     return embeds + 1
 
 

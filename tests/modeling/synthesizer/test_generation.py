@@ -57,6 +57,15 @@ def test_generate_is_greedy_search(causal_lm, tokens, pad, components, cache):
     assert len(set(generated[:, 7:].flatten().tolist())) > 2
 
 
+@pytest.mark.parametrize(("names", "limit"), [(["random"], 19), (["relative"], None)])
+def test_generate_stops_where_the_weights_end(causal_lm, seq2seq, tokens, names, limit):
+    options = {"max_new_tokens": 30, "do_sample": False, "eos_token_id": None}
+    prompt = tokens(7)[None]
+    # The last token is not read: one more than there are positions, with the prompt or the decoder's start token.
+    assert causal_lm(names).generate(prompt, **options).shape == (1, limit + 1 if limit else 37)
+    assert seq2seq(names).generate(prompt, **options).shape == (1, limit + 1 if limit else 31)
+
+
 @pytest.mark.fast_cases
 @pytest.mark.parametrize("cache", ["dynamic", "static", pytest.param("static, compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("components", [["random"], ["dense"], ["vanilla"], ["random", "vanilla"]])

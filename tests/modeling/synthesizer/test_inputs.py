@@ -49,15 +49,6 @@ def test_padding_changes_nothing_in_seq2seq(seq2seq, tokens, pad, components, le
             torch.testing.assert_close(together[index][decoder_mask[index].bool()], alone, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("components", [["random"], ["dense"], ["random", "vanilla"]])
-def test_mask_of_four_dimensions(build, tokens, pad, components):
-    model = build(SynthesizerModel, attention_components=components)
-    ids, mask = pad([tokens(5), tokens(11, seed=1)], left=False)
-    full = mask.bool()[:, None, None, :].expand(-1, -1, 11, -1)
-    two, four = model(ids, mask)[0], model(ids, full)[0]
-    torch.testing.assert_close(two[mask.bool()], four[mask.bool()], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("is_decoder", [False, True])
 def test_position_ids(build, tokens, components, is_decoder):
     """Counted positions, given by hand, change nothing; others do, wherever the model knows positions."""

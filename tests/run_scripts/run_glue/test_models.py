@@ -1,5 +1,6 @@
 """Models that run_glue starts from, and teachers."""
 
+import functools
 import json
 import logging
 import shutil
@@ -145,6 +146,31 @@ def test_a_student_learns_scores_and_choices_from_a_teacher(sizes, task, labels,
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     losses = [entry["loss"] for entry in history if "loss" in entry]
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("types", [0, 2])
+def test_a_tokenizer_is_saved_with_the_token_types_of_its_model(types, command, sizes, teacher, monkeypatch, tmp_path):
+    folder, seen = teacher("score"), []
+    tokenizer = AutoTokenizer.from_pretrained(folder, model_input_names=["input_ids", "attention_mask", "token_type_ids"])
+    tokenizer.save_pretrained(folder)
+    forward = BertForSequenceClassification.forward
+
+    @functools.wraps(forward)
+    def see(self, **options):
+        seen.append(options["token_type_ids"])
+        return forward(self, **options)
+
+    monkeypatch.setattr(BertForSequenceClassification, "forward", see)
+    overrides = f"{sizes},vocab_size=80,type_vocab_size={types}"
+    options = {"task_name": "stsb", "tokenizer_name": None, "do_eval": None}
+    run_glue.main(command(**options, teacher=folder, config_overrides=overrides))
+    # And a student that is trained already, whose tokenizer gives none, with a teacher that reads them.
+    again = {"model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "again"}
+    run_glue.main(command(options, again, teacher=folder))
+    assert len(seen) == 4 and all(batch.max() == 1 for batch in seen)
+    for name in ("run", "again"):
+        saved = AutoTokenizer.from_pretrained(tmp_path / name)("it is", "fine")
+        assert ("token_type_ids" in saved) == (types == 2)
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_static_teachers_have_neither_layers_nor_a_models_embeddings(data, tmp_p
     arguments = ModelArguments(config_name="gmlp-tiny")
     with pytest.raises(SystemExit, match="has no token embeddings of a model of Transformers"):
         EmbeddingTeacher(str(tmp_path), arguments).student_arguments(arguments)
-    with pytest.raises(SystemExit, match="is no model of Transformers with layers"):
+    with pytest.raises(SystemExit, match="is a static model: an embedding for each token, and no layers to train, cut"):
         EmbeddingTeacher(str(tmp_path), arguments, kept_layers=[0]).student_arguments(ModelArguments())
 
 
@@ -418,6 +418,19 @@ def test_states_are_the_teachers_also_of_two_texts_in_one_input(kept, command, m
     texts = {tokenizer.decode(row, skip_special_tokens=False) for batch in pairs for row in batch["input_ids"]}
     assert any(re.search(r"where is the (\w+)\? \[SEP\] the \1 is in the", text) for text in texts)
     assert all(batch["token_type_ids"].max() == 1 and batch["input_ids"].shape[1] <= 20 for batch in pairs)
+    assert "token_type_ids" in tokenizer.model_input_names
+
+
+def test_a_student_without_token_types_learns_from_a_teacher_with_some(command, monkeypatch, tmp_path):
+    pairs = []
+    forward = TeacherLoss.forward
+    monkeypatch.setattr(TeacherLoss, "forward", lambda self, *args: pairs.append(args[0][-1]) or forward(self, *args))
+    sizes = SIZES.replace("hidden_size=16", "hidden_size=32")
+    run_sentence_embeddings.main(command(config_overrides=sizes, joined_weight=1, max_steps=2))
+    assert all(batch["token_type_ids"].max() == 1 for batch in pairs) and pairs
+    student = SentenceTransformer(str(tmp_path / "run"), device="cpu")
+    assert {*student.tokenizer("the cat", "the dog")} == {"input_ids", "attention_mask"}
+    assert "token_type_ids" not in student.preprocess([["the cat", "the dog"]])
 
 
 def test_student_without_layers_is_static(command, data, teacher, tmp_path, monkeypatch):

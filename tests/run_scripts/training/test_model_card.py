@@ -228,6 +228,7 @@ def test_the_card_says_when_trust_is_not_needed(task):
     # Transformers refuses the checkpoint's own pipeline without trust, whatever is imported.
     assert ("`trust_remote_code=True` not needed" in text) == (task != "question-answering")
     assert ('pipeline("extractive-question-answering", ...)` does the same' in text) == (task == "question-answering")
+    assert 'without the package, name the layers: `LoraConfig(target_modules="all-linear")`' in text
     assert "\n\n\n## Limits" not in card.text
     titles = re.findall(r"^## (.+)$", card.text, flags=re.MULTILINE)
     assert titles == ["Use", "Limits", "Results", "Architecture", "Training"]
