@@ -1,7 +1,6 @@
 """Tables, verdicts and pictures of studies, and the page `model_cards/studies/README.md`."""
 
 import math
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -304,9 +303,8 @@ def plot_findings(analyses: Mapping[str, Analysis], shown: Mapping[str, str], pa
         shown: Name of a study -> a claim of it that holds.
         path: The image file.
     """
-    figure, (axis,) = panels(1, 0.45 * len(shown) + 0.8)
+    figure, (axis,) = panels(1, 0.6 * len(shown) + 0.8)
     figure.set_figwidth(WIDTH)
-    labels = []
     for row, (stem, text) in enumerate(shown.items()):
         analysis = analyses[stem]
         (comparisons,) = (found for claim, found, _ in analysis.verdicts() if claim.claim == text)
@@ -315,11 +313,13 @@ def plot_findings(analyses: Mapping[str, Analysis], shown: Mapping[str, str], pa
             mean, low, high = (100 * x for x in (interval.mean, interval.low, interval.high))
             bars = {"xerr": [[mean - max(low, 0.01)], [high - mean]], "fmt": "o", "markersize": 4, "color": "C0"}
             axis.errorbar(mean, row + shift, **bars)
-        labels.append(textwrap.fill(f"{_title(analysis.study)}: {text.removesuffix('.')}", 58))
-    axis.set_yticks(range(len(labels)), labels, fontsize=8)
-    axis.invert_yaxis()
+        # Above its line, where it can be as large as a narrow screen needs.
+        label = f"{_title(analysis.study)}: {text.partition(' (')[0].removesuffix('.')}"
+        place = {"va": "bottom", "transform": axis.get_yaxis_transform(), "in_layout": False}
+        axis.text(0.01, row - 0.25, label, fontsize=10, **place)
+    axis.set(yticks=[], ylim=(len(shown) - 0.6, -0.8))
     axis.grid(axis="x", alpha=0.3)
-    figure.supxlabel("how much better: % of perplexity, or points of the metric", fontsize=10)
+    axis.set_xlabel("how much better: % of perplexity, or points of the metric", fontsize=11)
     plain_axis(axis, "x", log=True)
     figure.savefig(path, dpi=DPI)
 

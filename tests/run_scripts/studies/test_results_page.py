@@ -151,7 +151,7 @@ def test_the_picture_of_the_findings(folder, monkeypatch):
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: figures.append(figure))
     plot_findings(read_reports(folder), {"small": "Split beats linear."}, Path("findings.png"))
     ((axis,),) = (figure.axes for figure in figures)
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["Small gates: Split beats linear"]
+    assert [label.get_text() for label in axis.texts] == ["Small gates: Split beats linear"]
     ((point, _, (bar,)),) = axis.containers
     (low, _), (high, _) = bar.get_segments()[0]
     assert [low, *point.get_xdata(), high] == pytest.approx([12.9, 13.7, 14.4], abs=0.05)
