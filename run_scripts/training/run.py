@@ -124,8 +124,13 @@ class Task:
     def load_tokenizer(self, run: "Run", resume_from: str | None) -> Any:
         """`run.tokenizer`; for image models, the image processor."""
         texts = () if run.model_args.train_tokenizer is None else self.texts(run)
-        kind = self.tokenizer_kind
-        return fitting_tokenizer(run.model_args, run.config, run.data_args, texts, run.args, resume_from, kind)
+        content = None
+        if run.model_args.train_tokenizer is not None:
+            rows = run.data["train"]
+            content = fingerprint(getattr(rows, "splits", rows))
+        return fitting_tokenizer(
+            run.model_args, run.config, run.data_args, texts, run.args, resume_from, self.tokenizer_kind, content
+        )
 
     def lengths(self, run: "Run") -> dict[str, int]:
         """`run.lengths`: name of a length argument -> number of tokens."""
@@ -391,11 +396,14 @@ class Run:
         return CardFacts(**facts | {"hyper_parameters": facts["hyper_parameters"] | self.teacher.settings_in_use()})
 
     def fingerprints(self) -> dict[str, str | None]:
-        """Hashes of the files of the teacher and of the checkpoint to start from, `None` without one."""
-        teacher, start = getattr(self.teacher, "name", None), self.model_args.model_name_or_path
+        """Hashes of the files of the teacher, the checkpoint to start from and the tokenizer, `None` without one."""
+        model_args = self.model_args
+        teacher, start = getattr(self.teacher, "name", None), model_args.model_name_or_path
+        tokenizer, revision = model_args.tokenizer_name, model_args.model_revision
         found = (
             None if teacher is None else model_fingerprint(teacher),
-            None if start is None else model_fingerprint(start, self.model_args.model_revision),
+            None if start is None else model_fingerprint(start, revision),
+            None if tokenizer is None else model_fingerprint(tokenizer, revision, tokenizer_alone=True),
         )
         return dict(zip(MODELS, found, strict=True))
 
@@ -483,6 +491,9 @@ def _train(
         if extended := extensions(start, settings):
             settings[EXTENDED] = extended
             trainer.card = with_extensions(trainer.card, extended)
+    contents = {CONTENT: settings[CONTENT], **fingerprints}
+    if args.grid is not None:
+        args.grid.check_contents(contents)
     begun = (Path(args.output_dir) / UNFINISHED).is_dir()
     trainer.add_callback(RunRecord(settings))
     if trainer.is_world_process_zero():
@@ -490,7 +501,7 @@ def _train(
         if args.grid is None:
             mark_unfinished(args.output_dir, *new_tokenizer)
         else:
-            args.grid.start_run(*new_tokenizer)
+            args.grid.start_run(*new_tokenizer, contents)
             mark_unfinished(args.output_dir)
     if resume_from is not None:
         # The checkpoint of an epoch's last step is older than the evaluation of that epoch.
