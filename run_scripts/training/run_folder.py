@@ -234,7 +234,7 @@ class GridFolder:
         settings: Mapping[str, Any] | None,
         contents: Mapping[str, str | None],
     ) -> None:
-        """Write what the folder does not have yet. The arguments are those of `mark_unfinished` and `check_contents`."""
+        """Write what the folder does not have yet. Arguments as in `mark_unfinished` and `check_contents`."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / GRID_SETTINGS).is_file():
             shared = {**self.settings, **contents}
