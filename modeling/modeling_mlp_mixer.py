@@ -92,8 +92,8 @@ class MLPMixerModel(MLPMixerPreTrainedModel, GMLPModel):
         layout = super()._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
         if layout.full_mask is not None:
             raise ValueError(
-                "MLP-Mixer's token mixing has no weight for a pair of tokens: give an `attention_mask` of shape (batch, "
-                "length) instead of one of four dimensions."
+                "MLP-Mixer's token mixing has no weight for a pair of tokens: give an `attention_mask` of shape "
+                "(batch, length) instead of one of four dimensions."
             )
         return layout
 

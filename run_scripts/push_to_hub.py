@@ -44,6 +44,7 @@ NOT_PUSHED = {
         *("checkpoint-*", "runs", "__pycache__", "optimizer*", "scheduler.*", "rng_state*", "scaler.*"),
         *("global_step*", "pytorch_model_fsdp*", "*.distcp", "training_args.bin", "_*"),
     ],
+    "predictions": ["predictions_*"],
     "a log": [
         *("*.log", "*.log.*", "logs", "nohup.out", "events.out.tfevents*", "wandb", "mlruns"),
     ],
@@ -52,6 +53,14 @@ NOT_PUSHED = {
         *("*.npz", "*.npy", "*.pdparams", "*.gguf", "*.tflite", "*.pb", "*.pkl.*"),
     ],
 }
+
+#: Files that a model is made of, and those that describe it; what is pushed beside them is marked.
+OF_MODEL = (
+    *("*.safetensors", "*.safetensors.index.json", "*.onnx", "*.onnx_data", "*.onnx.data", "openvino_*"),
+    *("config.json", "*_config.json", "config_*.json", "modules.json", "*.py", "readme.md", "license*", "notice*"),
+    *("tokenizer.json", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model"),
+    *("chat_template.*", "all_results.json", "*_results.json", "trainer_state.json", "history.png"),
+)
 
 #: Weights of OpenVINO, which are pushed though their names end as those of PyTorch.
 PUSHED = "openvino_model*.bin"
@@ -214,7 +223,8 @@ def read_card(path: Path) -> str:
 def source_folder(source: str) -> Path:
     """The folder of a checkpoint, or of a shipped configuration."""
     folder = Path(source) if Path(source).is_dir() else MODEL_CARDS / source
-    check_folder(str(folder))
+    if folder.is_dir():
+        check_folder(str(folder))
     if not (folder / "config.json").is_file():
         shipped = ", ".join(shipped_configs())
         raise UserError(f"{source!r} is not a folder with a config.json. Shipped configurations: {shipped}.")
@@ -326,10 +336,14 @@ def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
 
 
 def list_files(arguments: PushArguments, files: dict[str, Path | bytes]) -> None:
-    """Print what is pushed, of a Space with its text, and what of the checkpoint stays behind."""
+    """Print what is pushed, of a Space with its text, and what of the checkpoint stays behind.
+
+    What is not a model's is marked, since nobody may have looked at it before it is public.
+    """
     for name, content in files.items():
         size = content.stat().st_size if isinstance(content, Path) else len(content)
-        print(f"{size:>15,} bytes  {name}")
+        known = arguments.space or any(fnmatchcase(Path(name).name.lower(), pattern) for pattern in OF_MODEL)
+        print(f"{size:>15,} bytes  {name}{'' if known else '  <- no file of a model: may others read it?'}")
         if arguments.space and isinstance(content, bytes):
             print(textwrap.indent(content.decode(), "    "))
     if arguments.space:

@@ -16,6 +16,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+from accelerate import PartialState
 from transformers import (
     AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
@@ -23,6 +24,7 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.trainer_utils import PredictionOutput
+from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -49,6 +51,8 @@ from .training.run import Run, Task
 
 #: What is reported of entities, the most important first. Other tags have an accuracy alone.
 METRICS = ("f1", "precision", "recall", "accuracy")
+
+logger = logging.get_logger(__name__)
 
 
 def tag_metrics(prediction: EvalPrediction, names: Sequence[str], sentences: Sequence[int]) -> dict[str, float]:
@@ -109,6 +113,12 @@ class TokenClassification(Task):
         if marks_entities(set(known)) and not marks_entities(set(unseen)):
             shown = ", ".join(map(repr, unseen))
             raise UserError(f"the model's tags are O and those of entities, but evaluation data have {shown}.")
+        for split, rows in run.data.items():
+            if (found := found_tags(rows)) and not found - {"O", "o"} and PartialState().is_main_process:
+                logger.warning(
+                    f"the {split} data have the tag O alone: without entities precision, recall and F1 are 0, and a "
+                    "model learns to find none. Are tags missing, or is --label_column_name another column?"
+                )
         self.names = [*known, *unseen]
         return list(known)
 

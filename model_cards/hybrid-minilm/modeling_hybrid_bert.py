@@ -171,8 +171,8 @@ def check_full_mask(mask: torch.Tensor, batch: int, length: int) -> None:
     _require_shape("attention_mask", mask, fits, "({0} or 1, heads or 1, {1}, {1})", batch, length)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(
-            "An `attention_mask` of four dimensions must be boolean (true is visible) or floating point numbers, which "
-            f"are added to the logits; got {mask.dtype}."
+            "An `attention_mask` of four dimensions must be boolean (true is visible) or floating point numbers, "
+            f"which are added to the logits; got {mask.dtype}."
         )
 
 

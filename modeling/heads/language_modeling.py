@@ -24,11 +24,11 @@ logger = logging.get_logger(__name__)
 class EndsWithWeights:
     """Lets `generate` stop at the end of the model's weights, with a warning, however many tokens are asked for."""
 
-    config: PreTrainedConfig
+    config: Any
 
-    def _prepare_generated_length(self, generation_config: GenerationConfig, **lengths: Any) -> GenerationConfig:
+    def _prepare_generated_length(self, *args: Any, **lengths: Any) -> GenerationConfig:
         # `generate` passes keywords: `input_ids_length`, and more for a prompt of embeddings.
-        found = super()._prepare_generated_length(generation_config, **lengths)  # type: ignore[misc]
+        found = super()._prepare_generated_length(*args, **lengths)  # type: ignore[misc]
         longest, start = longest_sequence(self.config.get_text_config(decoder=True)), lengths["input_ids_length"]
         if longest is not None:
             embedded = lengths["inputs_tensor"].shape[1] if lengths["model_input_name"] == "inputs_embeds" else start

@@ -22,7 +22,7 @@ def aft_weights(
             visible.
 
     Returns:
-        Shape `(batch, heads, queries, keys)`, float32 or float64; zeros for queries that see nothing by a boolean mask.
+        Shape `(batch, heads, queries, keys)`, float32 or float64; zeros for queries that a mask lets see nothing.
     """
     exact_dtype = torch.promote_types(scores.dtype, torch.float32)
     logits = offsets.to(exact_dtype)[:, :, None] + scores.to(exact_dtype).mT[:, :, :, None]

@@ -46,6 +46,9 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _ENDINGS = (".safetensors", ".bin", ".json", ".txt", ".model", ".py", ".onnx", ".onnx_data", ".data", ".xml")
 #: Files and folders that a run leaves beside them.
 _OF_RUNS = re.compile(r"training_args\.bin|trainer_state\.json|.*results.*\.json|.*predictions.*|checkpoint-.*|[_.].*")
+_OF_TOKENIZERS = re.compile(r"(tokenizer|vocab|merges|special_tokens|added_tokens)[^/]*|[^/]*\.model")
+#: Files of which a model or a tokenizer on the Hub has at least one.
+_KNOWN_BY = ("config.json", "modules.json", "tokenizer_config.json", "tokenizer.json")
 #: How to find what is in the cache, `None` if nothing is.
 _LOCAL = {
     "local_files_only": True,
@@ -60,25 +63,33 @@ def label_names(config: PreTrainedConfig) -> list[str]:
     return [config.id2label[index] for index in range(config.num_labels)]
 
 
-def model_fingerprint(name: str, revision: str | None = None) -> str:
+def file_fingerprint(path: str | Path) -> str:
+    """A hash of a file's content: 64 hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def model_fingerprint(name: str, revision: str | None = None, tokenizer_alone: bool = False) -> str:
     """A hash of a model's files, wherever its folder is: 32 hexadecimal digits.
 
     Args:
         name: Folder or Hub id. Of a Hub id, the files count that were downloaded; without any, the name.
         revision: Which one on the Hub.
+        tokenizer_alone: Whether only the files of its tokenizer count.
     """
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        known = [cached_file(name, file, revision=revision, **_LOCAL) for file in ("config.json", "modules.json")]
+        known = [cached_file(name, file, revision=revision, **_LOCAL) for file in _KNOWN_BY]
         if not any(known):
             return hashlib.blake2b(f"{name}@{revision}".encode(), digest_size=16).hexdigest()
         folder = Path(next(filter(None, known))).parent
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
+        if tokenizer_alone and not _OF_TOKENIZERS.fullmatch(place.as_posix()):
+            continue
         if path.suffix in _ENDINGS and path.is_file() and not any(map(_OF_RUNS.fullmatch, place.parts)):
-            with path.open("rb") as file:
-                digest.update(f"{place.as_posix()} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+            digest.update(f"{place.as_posix()} {file_fingerprint(path)}\n".encode())
     return digest.hexdigest()
 
 

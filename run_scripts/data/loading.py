@@ -1,7 +1,6 @@
 """Data sets from local files, folders and the Hub."""
 
 import lzma
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ from pyarrow import compute
 from ..base.errors import BadDataError, UserError
 from ..base.hub_errors import offline_without_network
 from ..base.ranges import check_ranges
+from ..base.trained_model import file_fingerprint
 from .files import iterate_lines
 
 
@@ -185,7 +185,7 @@ class _RowsConfig(datasets.BuilderConfig):
     """What `load_rows` is given; `datasets` keeps the rows of each configuration on the disk."""
 
     files: tuple[str, ...] = ()
-    stamps: tuple[tuple[str, int, int], ...] = ()
+    contents: tuple[str, ...] = ()
     read: Callable[[list[str]], Iterable[Any]] | None = None
     features: datasets.Features | None = None
 
@@ -230,9 +230,9 @@ def load_rows(
     """
     folder = Path(__file__).parent
     code = [(folder / name).read_bytes() for name in ("files.py", "table_files.py", "text_corpus.py", "text_pairs.py")]
-    found = [(os.path.abspath(file), os.stat(file)) for file in files]
-    stamps = tuple((path, status.st_size, status.st_mtime_ns) for path, status in found)
-    builder = _Rows(hash=Hasher.hash(code), files=tuple(files), stamps=stamps, read=read, features=features)
+    # Streams are read anew each time. Messages name files, which are therefore a part of the key too.
+    contents = () if streaming else tuple(file_fingerprint(file) for file in files)
+    builder = _Rows(hash=Hasher.hash(code), files=tuple(files), contents=contents, read=read, features=features)
     if streaming:
         return builder.as_streaming_dataset(split="train")
     try:

@@ -214,6 +214,7 @@ def fitting_tokenizer(
     args: TrainingArguments,
     saved_in: str | None = None,
     kind: str = "encoder",
+    content: str | None = None,
 ) -> PreTrainedTokenizerBase:
     """Load or train the tokenizer, and make the configuration agree with it.
 
@@ -228,6 +229,7 @@ def fitting_tokenizer(
         saved_in: Folder with the tokenizer that an interrupted run has trained, to continue with. Without it, what
             `keep_tokenizer` has left in the output folder, or in that of the grid, is used.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
+        content: Hash of the training data, which a kept tokenizer must have been trained on.
 
     Raises:
         UserError: If it cannot be loaded or trained, or does not fit.
@@ -235,7 +237,7 @@ def fitting_tokenizer(
     new_tokenizer, kept = arguments.train_tokenizer is not None, None
     length = getattr(config, "max_position_embeddings", None)
     if new_tokenizer:
-        settings = {**vars(arguments), **vars(data_args), "max_length": length, "kind": kind}
+        settings = {**vars(arguments), **vars(data_args), "max_length": length, "kind": kind, "content": content}
         settings.pop("token")  # is secret
         args.tokenizer_settings = settings
         kept = kept_tokenizer(args.output_dir, settings) if args.grid is None else args.grid.kept_tokenizer()

@@ -37,6 +37,7 @@ from ..base.pictures import plot_history
 from ..base.reporting import print_plan, print_table, training_speed, transformers_model, write_table
 from ..base.trained_model import hide_bars_of_weights, model_fingerprint
 from ..base.training_arguments import ScriptTrainingArguments, check_has_work
+from ..data.fingerprint import fingerprint
 from ..data.loading import INDEX
 from .class_names import build_classifier, set_label_names
 from .distillation import Distillation
@@ -44,7 +45,7 @@ from .hyperparameter_grid import Comparison, GridArguments, plan, run_all
 from .model_card import CardArguments, CardFacts, describe_data, training_settings
 from .model_loading import build_model, fitting_tokenizer, leave_out_token_types, load_config, sequence_length
 from .run_folder import UNFINISHED, checkpoint_to_resume, forget_start, mark_finished, mark_unfinished, write_results
-from .run_record import EXTENDED, MODELS, RunRecord, data_settings, evaluates_first, go_on_from
+from .run_record import CONTENT, EXTENDED, MODELS, RunRecord, data_settings, evaluates_first, go_on_from
 from .schedules import choose_learning_rate
 from .teacher import NoTeacher, find_teacher
 from .trainer import NoBatchError, ScriptTrainer, compare_by_first_set, forget_truncation
@@ -121,8 +122,13 @@ class Task:
     def load_tokenizer(self, run: "Run", resume_from: str | None) -> Any:
         """`run.tokenizer`; for image models, the image processor."""
         texts = () if run.model_args.train_tokenizer is None else self.texts(run)
-        kind = self.tokenizer_kind
-        return fitting_tokenizer(run.model_args, run.config, run.data_args, texts, run.args, resume_from, kind)
+        content = None
+        if run.model_args.train_tokenizer is not None:
+            rows = run.data["train"]
+            content = fingerprint(getattr(rows, "splits", rows))
+        return fitting_tokenizer(
+            run.model_args, run.config, run.data_args, texts, run.args, resume_from, self.tokenizer_kind, content
+        )
 
     def lengths(self, run: "Run") -> dict[str, int]:
         """`run.lengths`: name of a length argument -> number of tokens."""
@@ -385,11 +391,14 @@ class Run:
         return CardFacts(**facts | {"hyper_parameters": facts["hyper_parameters"] | self.teacher.settings_in_use()})
 
     def fingerprints(self) -> dict[str, str | None]:
-        """Hashes of the files of the teacher and of the checkpoint to start from, `None` without one."""
-        teacher, start = getattr(self.teacher, "name", None), self.model_args.model_name_or_path
+        """Hashes of the files of the teacher, the checkpoint to start from and the tokenizer, `None` without one."""
+        model_args = self.model_args
+        teacher, start = getattr(self.teacher, "name", None), model_args.model_name_or_path
+        tokenizer, revision = model_args.tokenizer_name, model_args.model_revision
         found = (
             None if teacher is None else model_fingerprint(teacher),
-            None if start is None else model_fingerprint(start, self.model_args.model_revision),
+            None if start is None else model_fingerprint(start, revision),
+            None if tokenizer is None else model_fingerprint(tokenizer, revision, tokenizer_alone=True),
         )
         return dict(zip(MODELS, found, strict=True))
 
@@ -472,6 +481,9 @@ def _train(
         start = go_on_from(resume_from, settings, transformers_model(trainer.model).config)
     if settings.get(EXTENDED):
         trainer.card = with_extensions(trainer.card, settings[EXTENDED])
+    contents = {CONTENT: settings[CONTENT], **fingerprints}
+    if args.grid is not None:
+        args.grid.check_contents(contents)
     begun = (Path(args.output_dir) / UNFINISHED).is_dir()
     trainer.add_callback(RunRecord(settings))
     if trainer.is_world_process_zero():
@@ -479,7 +491,7 @@ def _train(
         if args.grid is None:
             mark_unfinished(args.output_dir, *new_tokenizer)
         else:
-            args.grid.start_run(*new_tokenizer)
+            args.grid.start_run(*new_tokenizer, contents)
             mark_unfinished(args.output_dir)
     # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
     resumed = None if resume_from is None else start

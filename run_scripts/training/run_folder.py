@@ -20,7 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 
 from ..base.errors import UserError
-from .run_record import keep_rows_per_step, recorded_settings
+from .run_record import CONTENT, MODELS, keep_rows_per_step, recorded_settings
 
 
 UNFINISHED, _FINISHED = "_unfinished", "_finished"
@@ -211,11 +211,34 @@ class GridFolder:
         """The folder with the tokenizer that the first run trained for all, if there is one."""
         return str(self.path / TOKENIZER) if (self.path / TOKENIZER).is_dir() else None
 
-    def start_run(self, tokenizer: PreTrainedTokenizerBase | None, settings: Mapping[str, Any] | None) -> None:
-        """Write what the folder does not have yet. The arguments are those of `mark_unfinished`."""
+    def check_contents(self, contents: Mapping[str, str | None]) -> None:
+        """Check that training data and models have the contents that the earlier runs' had, whatever their names.
+
+        Args:
+            contents: Their hashes; what a grid from before has none of is not compared.
+        """
+        if not (self.path / GRID_SETTINGS).is_file():
+            return
+        before = json.loads((self.path / GRID_SETTINGS).read_text(encoding="utf-8"))
+        others = [name for name, found in contents.items() if name in before and before[name] != found]
+        if others:
+            shown = " and ".join("other training data" if n == CONTENT else f"another {MODELS[n]}" for n in others)
+            raise UserError(
+                f"the runs in {str(self.path)!r} were made with {shown}: they could not be compared. Choose another "
+                "--output_dir."
+            )
+
+    def start_run(
+        self,
+        tokenizer: PreTrainedTokenizerBase | None,
+        settings: Mapping[str, Any] | None,
+        contents: Mapping[str, str | None],
+    ) -> None:
+        """Write what the folder does not have yet. Arguments as in `mark_unfinished` and `check_contents`."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / GRID_SETTINGS).is_file():
-            write_atomically(self.path / GRID_SETTINGS, json.dumps(self.settings, indent=2) + "\n")
+            shared = {**self.settings, **contents}
+            write_atomically(self.path / GRID_SETTINGS, json.dumps(shared, indent=2) + "\n")
         if settings is not None and self.kept_tokenizer() is None:
             keep_tokenizer(tokenizer, self.path / TOKENIZER, settings)
 

@@ -30,7 +30,11 @@ ROWS = "training_rows"
 #: Hash of what is in them, see `fingerprint`.
 CONTENT = "training_data"
 #: Hashes of the files of the models that a run depends on, see `model_fingerprint`, and what to call these models.
-MODELS = {"teacher_files": "--teacher", "starting_files": "--model_name_or_path"}
+MODELS = {
+    "teacher_files": "model as --teacher",
+    "starting_files": "model as --model_name_or_path",
+    "tokenizer_files": "tokenizer as --tokenizer_name",
+}
 #: The steps at which the run was extended, see `extensions`.
 EXTENDED = "extended_at"
 #: Settings that may follow the machine.
@@ -126,8 +130,9 @@ def check_settings(checkpoint: str, state: TrainerState, settings: Mapping[str, 
         if name == "teacher" and before.get("teacher_files") and now.get("teacher_files"):
             continue  # the files count, not the name of their folder
         if name in MODELS:
-            if name in before and name in now:
-                different.append(f"another model as {MODELS[name]}")
+            named = name != "tokenizer_files" or None not in (old, new)  # it may be the one that the run has trained
+            if named and name in before and name in now:
+                different.append(f"another {MODELS[name]}")
             continue
         if name in (ROWS, CONTENT):
             if old is None or new is None:  # of a record from before it had them

@@ -152,8 +152,11 @@ STATE = ["optimizer.pt", "optimizer.safetensors", "scheduler.pt", "rng_state.pth
 KEPT = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "sub/model.onnx"]
 
 
+OTHERS = ["notes.md", "sub/texts.csv"]
+
+
 def test_keys_and_other_formats_stay_and_are_listed(checkpoint, capsys):
-    for name in [*SECRETS, *FORMATS, *STATE, *KEPT]:
+    for name in [*SECRETS, *FORMATS, *STATE, *KEPT, *OTHERS, "predictions_test.csv"]:
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / name).write_text("{}")
     train_unigram_tokenizer(["the gate"] * 9, 40, 32).save_pretrained(checkpoint)
@@ -164,6 +167,10 @@ def test_keys_and_other_formats_stay_and_are_listed(checkpoint, capsys):
             assert f"stays behind  {name} ({reason})\n" in printed and f"bytes  {name}\n" not in printed
     assert "stays behind  global_step5/ (state of training)\n" in printed and "mp_rank" not in printed
     assert "stays behind  checkpoint-5/ (state of training)\n" in printed
+    for name in OTHERS:
+        assert f"bytes  {name}  <- no file of a model: may others read it?\n" in printed
+    assert printed.count("<-") == len(OTHERS)
+    assert "stays behind  predictions_test.csv (predictions)\n" in printed
     for name in KEPT:
         assert f"bytes  {name}\n" in printed and f"behind  {name}" not in printed
     assert "no weights" not in printed

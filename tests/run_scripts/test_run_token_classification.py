@@ -185,6 +185,17 @@ def test_tags_that_only_evaluation_data_have_are_misses(command, data, tmp_path,
     assert results["eval_f1_DOG"] == 0 and math.isfinite(results["eval_loss"])
 
 
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_data_without_entities_give_a_warning(split, command, tmp_path, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(run_token_classification.logger, "warning", warnings.append)
+    (tmp_path / "plain.conll").write_text("\n\n".join(["Ada X O\nwent X O"] * 12) + "\n")
+    results = run_token_classification.main(command(**{f"{split}_file": tmp_path / "plain.conll"}))
+    (warning,) = warnings
+    assert warning.startswith(f"the {split} data have the tag O alone: without entities")
+    assert results["eval_f1"] == 0
+
+
 def test_test_sentences_need_no_tags(command, tmp_path, table_of):
     (tmp_path / "words.txt").write_text("Ada\nwent\n\nKurt\n")
     run_token_classification.main(command(do_predict=True, test_file=tmp_path / "words.txt"))

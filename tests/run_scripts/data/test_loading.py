@@ -1,3 +1,5 @@
+import os
+
 import datasets
 import numpy as np
 import pytest
@@ -54,3 +56,14 @@ def test_a_pattern_finds_names_with_brackets(tmp_path):
         (tmp_path / name).write_text(name)
     assert find_files([str(tmp_path / "a[[]1].txt")]) == [str(tmp_path / "a[1].txt")]
     assert sorted(load_texts([str(tmp_path / "a*.txt")], "text", "train")["text"]) == ["a1.txt", "a[1].txt"]
+
+
+def test_rows_are_those_of_the_files_contents(tmp_path):
+    """Whatever their size and time: another file may be moved into the place."""
+    file = tmp_path / "a.txt"
+    found = []
+    for content in ("one", "two"):
+        file.write_text(content)
+        os.utime(file, (2**30, 2**30))
+        found += load_texts([str(file)], "text", "train")["text"][:]
+    assert found == ["one", "two"]

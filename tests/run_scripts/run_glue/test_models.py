@@ -151,7 +151,8 @@ def test_a_student_learns_scores_and_choices_from_a_teacher(sizes, task, labels,
 @pytest.mark.parametrize("types", [0, 2])
 def test_a_tokenizer_is_saved_with_the_token_types_of_its_model(types, command, sizes, teacher, monkeypatch, tmp_path):
     folder, seen = teacher("score"), []
-    tokenizer = AutoTokenizer.from_pretrained(folder, model_input_names=["input_ids", "attention_mask", "token_type_ids"])
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    tokenizer = AutoTokenizer.from_pretrained(folder, model_input_names=names)
     tokenizer.save_pretrained(folder)
     forward = BertForSequenceClassification.forward
 

@@ -192,7 +192,9 @@ def test_static_teachers_have_neither_layers_nor_a_models_embeddings(data, tmp_p
     arguments = ModelArguments(config_name="gmlp-tiny")
     with pytest.raises(SystemExit, match="has no token embeddings of a model of Transformers"):
         EmbeddingTeacher(str(tmp_path), arguments).student_arguments(arguments)
-    with pytest.raises(SystemExit, match="is a static model: an embedding for each token, and no layers to train, cut"):
+    with pytest.raises(
+        SystemExit, match="is a static model: an embedding for each token, and no layers to train, cut"
+    ):
         EmbeddingTeacher(str(tmp_path), arguments, kept_layers=[0]).student_arguments(ModelArguments())
 
 
@@ -317,19 +319,23 @@ def test_student_is_trained_as_encode_of_its_folder(change, kept, command, data,
     torch.testing.assert_close(found, torch.cosine_similarity(one, two), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("role", ["teacher", "model_name_or_path"])
+@pytest.mark.parametrize("role", ["teacher", "model_name_or_path", "tokenizer_name"])
 def test_a_finished_run_is_not_extended_with_another_model_of_the_same_name(role, command, data, tmp_path):
     folders = [tmp_path / name / "teacher" for name in ("one", "moved", "other")]
     for folder in folders:
         shutil.copytree(data / "teacher", folder)
     weights = load_file(folders[2] / "model.safetensors")
     weights["embeddings.word_embeddings.weight"][3, 0] += 1
-    save_file(weights, folders[2] / "model.safetensors", {"format": "pt"})
+    kind = role.partition("_")[0].replace("teacher", "model")
+    save_file(weights, folders[{"model": 2, "tokenizer": 1}[kind]] / "model.safetensors", {"format": "pt"})
+    if kind == "tokenizer":  # whose folder may be a model's, with any weights
+        file = folders[2] / "tokenizer_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"mask_token": "the"}))
     settings = {**NO_CONFIG, "model_name_or_path": data / "bert", "save_strategy": "steps", "save_steps": 2}
     run_sentence_embeddings.main(command(**settings | {role: folders[0]}))
     files = sorted((tmp_path / "run").rglob("*"))
     longer = settings | {"max_steps": 4}
-    with pytest.raises(SystemExit, match=f"was written with another model as --{role}: a run goes on with"):
+    with pytest.raises(SystemExit, match=f"was written with another {kind} as --{role}: a run goes on with"):
         run_sentence_embeddings.main(command(**longer | {role: folders[2]}))
     assert sorted((tmp_path / "run").rglob("*")) == files
     run_sentence_embeddings.main(command(**longer | {role: folders[1]}))

@@ -121,6 +121,17 @@ def test_the_model_of_a_run_is_freed_before_the_next(grid, monkeypatch):
     assert alive[1] == alive[2] <= alive[0]
 
 
+def test_other_training_data_of_the_same_name_are_refused(grid, corpus, tmp_path):
+    lines = (corpus / "train.txt").read_text().splitlines()
+    file = tmp_path / "train.txt"
+    file.write_text("\n".join(lines))
+    run_mlm.main(grid("--seeds", 1, max_steps=1, train_file=file))
+    run_mlm.main(grid("--seeds", 1, 2, max_steps=1, train_file=file))
+    file.write_text("\n".join(lines[::-1]))
+    with pytest.raises(UserError, match="were made with other training data: they could not be compared"):
+        run_mlm.main(grid("--seeds", 1, 2, 3, max_steps=1, train_file=file))
+
+
 def test_a_folder_of_other_runs_is_refused(grid, tmp_path):
     run_mlm.main(grid("--seeds", 1, max_steps=1))
     with pytest.raises(UserError, match=r"were made with mlm_probability=0.15, now it is 0.3: they could not be comp"):

@@ -175,8 +175,13 @@ def test_a_push_that_was_killed_is_made_up_for(run, whole, online, hub, monkeypa
     assert not (folder / UNFINISHED).exists()
 
 
-def test_a_trained_tokenizer_is_kept_for_the_next_attempt(arguments, tokenizers_trained, tmp_path, monkeypatch):
-    command = arguments(**SAVING, output_dir=tmp_path / "run")
+def test_a_trained_tokenizer_is_kept_for_the_next_attempt(
+    arguments, corpus, tokenizers_trained, tmp_path, monkeypatch
+):
+    file = tmp_path / "train.txt"
+    lines = (corpus / "train.txt").read_text().splitlines()
+    file.write_text("\n".join(lines))
+    command = arguments(**SAVING, output_dir=tmp_path / "run", train_file=file)
 
     def killed(*changes):
         with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -188,9 +193,11 @@ def test_a_trained_tokenizer_is_kept_for_the_next_attempt(arguments, tokenizers_
     assert killed() == kept
     assert tokenizers_trained == [60]
     killed("--train_tokenizer", "50")  # is another command
+    killed()
+    file.write_text("\n".join(lines[::-1]))  # are other data
     kept = killed()
     run_mlm.main(command)
-    assert tokenizers_trained == [60, 50, 60]
+    assert tokenizers_trained == [60, 50, 60, 60]
     assert (tmp_path / "run" / "tokenizer.json").read_text() == kept
     assert not (tmp_path / "run" / UNFINISHED).exists()
 
