@@ -237,12 +237,14 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(scores):
     head, rows = table_with("share of the teacher")
     scores, kinds = with_more_rows(scores)
     overall = {}
-    assert head[1] == "rows seen, thousands" and len(rows) == 10
+    assert head[1] == "rows seen, thousands" and len(rows) == 11
     for title, _, *cells in rows:
         means = shares_by_kind(NAMES.get(title, title), scores, kinds)
         overall[title] = means["mean of the kinds"] = np.mean([*means.values()])
         expected = [means[kind] for kind in head[2:]]
         assert [float(cell.removesuffix(" %")) for cell in cells] == pytest.approx(expected, abs=0.06)
+    sixth = (overall[name] for name in ("2 aft layers", "1 layer", "2 narrow layers"))
+    assert "less than two narrow ones ({:.1f}, {:.1f} and {:.1f} %)".format(*sixth) in TEXT
     assert f"our layers keep {overall['4 layers']:.1f} %" in (FOLDER / "hybrid-minilm" / "README.md").read_text()
     fewer, more = (shares_by_kind(f"3 layers, {rows},000 rows", scores, kinds) for rows in (120, 240))
     text = TEXT
