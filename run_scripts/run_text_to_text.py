@@ -132,6 +132,7 @@ class TextToText(TextGeneration):
     arguments = (TextToTextArguments, FreezingArguments)
     pipeline_tag = "text2text-generation"
     trainer_class = TextToTextTrainer
+    draws_by_seed = True
     evaluations: dict[str, MixtureEvaluation]
 
     def check(self, run: Run) -> None:

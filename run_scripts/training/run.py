@@ -77,6 +77,7 @@ class Task:
         keeps_columns: Whether the collator receives columns that the model does not accept.
         counts_tokens: Whether to report the training speed in tokens.
         evaluates_before: Whether to report the metrics before training, as `before_...`.
+        draws_by_seed: Whether the seed chooses training rows: those of a grid's runs then differ.
         unit: Name of the examples in the printed results.
         scale: Factor for the printed metrics, 100 for fractions.
     """
@@ -93,6 +94,7 @@ class Task:
     keeps_columns: ClassVar[bool] = False
     counts_tokens: ClassVar[bool] = False
     evaluates_before: ClassVar[bool] = False
+    draws_by_seed: ClassVar[bool] = False
     unit: ClassVar[str] = "examples"
     scale: ClassVar[float] = 1.0
 
@@ -124,7 +126,7 @@ class Task:
         texts = () if run.model_args.train_tokenizer is None else self.texts(run)
         content = None
         if run.model_args.train_tokenizer is not None:
-            rows = run.data["train"]
+            rows = run.data["train"] if isinstance(run.data, Mapping) else run.data.train
             content = fingerprint(getattr(rows, "splits", rows))
         return fitting_tokenizer(
             run.model_args, run.config, run.data_args, texts, run.args, resume_from, self.tokenizer_kind, content
@@ -320,7 +322,7 @@ class Run:
             if args.do_train:
                 if resume_from is None:
                     task.start(self, trainer)
-                training, speed = _train(trainer, resume_from, self.fingerprints(), task.evaluates_before)
+                training, speed = _train(trainer, resume_from, self.fingerprints(), task)
                 results |= speed
             if args.do_eval:
                 results |= task.validation_results(self, trainer)
@@ -468,7 +470,7 @@ def _choose_attention(model: Any, args: TrainingArguments, lengths: Iterable[int
 
 
 def _train(
-    trainer: Any, resume_from: str | None, fingerprints: Mapping[str, str | None], evaluates_before: bool
+    trainer: Any, resume_from: str | None, fingerprints: Mapping[str, str | None], task: Task
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Train, and save the model and the history. Returns the Trainer's metrics, and `training_speed`."""
     args, rows = trainer.args, trainer.train_dataset
@@ -481,7 +483,7 @@ def _train(
         start = go_on_from(resume_from, settings, transformers_model(trainer.model).config)
     if settings.get(EXTENDED):
         trainer.card = with_extensions(trainer.card, settings[EXTENDED])
-    contents = {CONTENT: settings[CONTENT], **fingerprints}
+    contents = {**fingerprints} if task.draws_by_seed else {CONTENT: settings[CONTENT], **fingerprints}
     if args.grid is not None:
         args.grid.check_contents(contents)
     begun = (Path(args.output_dir) / UNFINISHED).is_dir()
@@ -495,7 +497,7 @@ def _train(
             mark_unfinished(args.output_dir)
     # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
     resumed = None if resume_from is None else start
-    args.eval_on_start = evaluates_first(args, trainer.card.metrics, evaluates_before, resumed)
+    args.eval_on_start = evaluates_first(args, trainer.card.metrics, task.evaluates_before, resumed)
     try:
         metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
     except NoBatchError:
