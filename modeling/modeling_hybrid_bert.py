@@ -25,7 +25,7 @@ from .inputs.attention_masks import interface_mask
 from .inputs.entries_by_position import resized
 from .inputs.exporting import is_exporting
 from .inputs.input_checks import check_token_types, embed, embed_text
-from .inputs.token_layout import OFFSET_MIXERS, TokenLayout, token_layout
+from .inputs.token_layout import TokenLayout, token_layout
 from .layers.aft import aft_by_layout, aft_weights
 from .layers.attention import attention_from_logits, shared_attention_by_layout, softmax, split_heads
 from .layers.precision import cast_once
@@ -293,7 +293,7 @@ class HybridBertModel(HybridBertPreTrainedModel):
         self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if types[-1] in BLOCKS else nn.Identity()
         self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)
-        self.has_offsets = not OFFSET_MIXERS.isdisjoint(types)
+        self.has_offsets = not {"aft", "random_synthesizer"}.isdisjoint(types)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -324,6 +324,9 @@ class HybridBertModel(HybridBertPreTrainedModel):
         if moves is not None:
             embeds, attention_mask = take_tokens(embeds, moves[0]), layout.padding_mask
             types = None if types is None else types.gather(1, moves[0])
+        if self.has_offsets and layout.counts_positions:  # all layers share the index
+            index = layout.distances(embeds.device)[0] + (layout.key_length - 1)
+            layout = layout._replace(diagonal_index=index)
         if self.has_attention:
             if layout.padding_mask is None and layout.full_mask is None:
                 attention_mask = None

@@ -172,10 +172,7 @@ def check_full_mask(mask: torch.Tensor, batch: int, length: int) -> None:
     fits = mask.shape[0] in (1, batch) and tuple(mask.shape[2:]) == (length, length)
     _require_shape("attention_mask", mask, fits, "({0} or 1, heads or 1, {1}, {1})", batch, length)
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
-            "An `attention_mask` of four dimensions must be boolean (true is visible) or floating point numbers, "
-            f"which are added to the logits; got {mask.dtype}."
-        )
+        raise ValueError(f"A mask of pairs must be boolean or floating point, to add to logits; got {mask.dtype}.")
 
 
 def check_choices(*inputs: torch.Tensor | None) -> None:
@@ -292,8 +289,6 @@ def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
 # --- modeling/inputs/token_layout.py
 _READ_AT_ONCE = ("cpu",)  # devices
 _SHORTEST_WITHOUT_INDEX = 1024  # such sequences may be mixed by Fourier transforms, in less memory
-OFFSET_MIXERS = frozenset({"aft", "random_synthesizer"})
-"""Token mixers of HybridBert with a logit per offset."""
 
 
 class TokenLayout(NamedTuple):
@@ -435,8 +430,7 @@ def token_layout(
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
     layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
-    reads_offsets = is_toeplitz or not OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
-    if reads_offsets and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
+    if is_toeplitz and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
         layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
     return layout._replace(full_mask=full_mask)
 
@@ -523,10 +517,7 @@ def pool(states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str
     """One vector per sequence, shape `(batch, hidden_size)`."""
     if attention_mask is not None and attention_mask.ndim == 4:
         if pooling != "cls":
-            raise ValueError(
-                f"`classifier_pooling` {pooling!r} needs an `attention_mask` of shape (batch, length): one of four "
-                "dimensions does not say which tokens are padding."
-            )
+            raise ValueError(f"`classifier_pooling` {pooling!r} needs an `attention_mask` of shape (batch, length).")
         attention_mask = None
     if pooling == "normalized_mean":  # half precision has no 1e-12
         return F.normalize(pool(states, attention_mask, "mean"), dim=-1, eps=1e-6) * states.shape[-1] ** 0.5
@@ -888,10 +879,8 @@ class SpatialProjection(nn.Module):
         if layout.full_mask is None:
             return matrix
         if layout.full_mask.shape[1] != 1:
-            raise ValueError(
-                f"Spatial gating has no heads: `attention_mask` has shape {tuple(layout.full_mask.shape)}, expected "
-                "(batch, 1, queries, keys)."
-            )
+            shape = tuple(layout.full_mask.shape)
+            raise ValueError(f"Spatial gating has no heads: a mask of shape {shape} is not (batch, 1, queries, keys).")
         mask = layout.full_mask[:, 0]
         # What is added to the logit of a softmax is a factor of the weight.
         return matrix.masked_fill(~mask, 0) if mask.dtype == torch.bool else matrix * mask.exp().to(matrix)

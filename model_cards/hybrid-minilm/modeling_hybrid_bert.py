@@ -170,10 +170,7 @@ def check_full_mask(mask: torch.Tensor, batch: int, length: int) -> None:
     fits = mask.shape[0] in (1, batch) and tuple(mask.shape[2:]) == (length, length)
     _require_shape("attention_mask", mask, fits, "({0} or 1, heads or 1, {1}, {1})", batch, length)
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
-            "An `attention_mask` of four dimensions must be boolean (true is visible) or floating point numbers, "
-            f"which are added to the logits; got {mask.dtype}."
-        )
+        raise ValueError(f"A mask of pairs must be boolean or floating point, to add to logits; got {mask.dtype}.")
 
 
 def check_choices(*inputs: torch.Tensor | None) -> None:
@@ -282,8 +279,6 @@ def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
 # --- modeling/inputs/token_layout.py
 _READ_AT_ONCE = ("cpu",)  # devices
 _SHORTEST_WITHOUT_INDEX = 1024  # such sequences may be mixed by Fourier transforms, in less memory
-OFFSET_MIXERS = frozenset({"aft", "random_synthesizer"})
-"""Token mixers of HybridBert with a logit per offset."""
 
 
 class TokenLayout(NamedTuple):
@@ -425,8 +420,7 @@ def token_layout(
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
     layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
-    reads_offsets = is_toeplitz or not OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
-    if reads_offsets and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
+    if is_toeplitz and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
         layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
     return layout._replace(full_mask=full_mask)
 
@@ -513,10 +507,7 @@ def pool(states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str
     """One vector per sequence, shape `(batch, hidden_size)`."""
     if attention_mask is not None and attention_mask.ndim == 4:
         if pooling != "cls":
-            raise ValueError(
-                f"`classifier_pooling` {pooling!r} needs an `attention_mask` of shape (batch, length): one of four "
-                "dimensions does not say which tokens are padding."
-            )
+            raise ValueError(f"`classifier_pooling` {pooling!r} needs an `attention_mask` of shape (batch, length).")
         attention_mask = None
     if pooling == "normalized_mean":  # half precision has no 1e-12
         return F.normalize(pool(states, attention_mask, "mean"), dim=-1, eps=1e-6) * states.shape[-1] ** 0.5
@@ -1019,7 +1010,7 @@ class OffsetLogits(nn.Module):
         return self.entries(torch.cat([self.weight, self.first[None]]), layout)
 
     def entries(self, table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
-        """Entries of `(2N, heads)`, `weight` and below it `first`, as a map, `(batch or 1, heads, queries, keys)`."""
+        """Entries of a table, numbers of offsets in the order of `weight` and last one for the first token, as a map."""
         first = len(table) - 1
         if layout.diagonal_index is not None:
             rows = (layout.diagonal_index + (first // 2 + 1 - layout.key_length))[None]
@@ -1191,8 +1182,9 @@ def aft_by_layout(
 ) -> torch.Tensor:
     """`aft_attention` after left padding is moved to the right; the other arguments and the result as there.
 
-    Rows share `layout` except for padding and given positions. E is looked up in exp of all offsets' logits, which is
-    a constant of an exported graph; its maxima are those of a head.
+    Rows share `layout` except for padding and given positions. E is looked up in exp of the offsets' logits, whose
+    maxima are those of a head: over the offsets within the layout, or in an exported graph, where exp is then a
+    constant, over all.
     """
     layout, moves = move_padding_right(layout)
     if moves is not None:
@@ -1205,7 +1197,10 @@ def aft_by_layout(
         weights = aft_weights(logits(layout), scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
         output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
     else:
-        table = scaled_exp(torch.cat([logits.weight, logits.first[None]]), 0)
+        offsets: torch.Tensor = logits.weight
+        if layout.positions is None and not is_exporting():
+            offsets = offsets.narrow(0, len(offsets) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
+        table = scaled_exp(torch.cat([offsets, logits.first[None]]), 0)
         output = aft_attention(logits.entries(table, layout)[0], scores, values, mixture, layout.padding_mask, dropout)
     return output if moves is None else take_tokens(output, moves[1])
 
@@ -1231,10 +1226,8 @@ class SpatialProjection(nn.Module):
         if layout.full_mask is None:
             return matrix
         if layout.full_mask.shape[1] != 1:
-            raise ValueError(
-                f"Spatial gating has no heads: `attention_mask` has shape {tuple(layout.full_mask.shape)}, expected "
-                "(batch, 1, queries, keys)."
-            )
+            shape = tuple(layout.full_mask.shape)
+            raise ValueError(f"Spatial gating has no heads: a mask of shape {shape} is not (batch, 1, queries, keys).")
         mask = layout.full_mask[:, 0]
         # What is added to the logit of a softmax is a factor of the weight.
         return matrix.masked_fill(~mask, 0) if mask.dtype == torch.bool else matrix * mask.exp().to(matrix)
@@ -1820,7 +1813,7 @@ class HybridBertModel(HybridBertPreTrainedModel):
         self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if types[-1] in BLOCKS else nn.Identity()
         self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)
-        self.has_offsets = not OFFSET_MIXERS.isdisjoint(types)
+        self.has_offsets = not {"aft", "random_synthesizer"}.isdisjoint(types)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -1851,6 +1844,9 @@ class HybridBertModel(HybridBertPreTrainedModel):
         if moves is not None:
             embeds, attention_mask = take_tokens(embeds, moves[0]), layout.padding_mask
             types = None if types is None else types.gather(1, moves[0])
+        if self.has_offsets and layout.counts_positions:  # all layers share the index
+            index = layout.distances(embeds.device)[0] + (layout.key_length - 1)
+            layout = layout._replace(diagonal_index=index)
         if self.has_attention:
             if layout.padding_mask is None and layout.full_mask is None:
                 attention_mask = None

@@ -20,10 +20,7 @@ def pool(states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str
     """
     if attention_mask is not None and attention_mask.ndim == 4:
         if pooling != "cls":
-            raise ValueError(
-                f"`classifier_pooling` {pooling!r} needs an `attention_mask` of shape (batch, length): one of four "
-                "dimensions does not say which tokens are padding."
-            )
+            raise ValueError(f"`classifier_pooling` {pooling!r} needs an `attention_mask` of shape (batch, length).")
         attention_mask = None
     if pooling == "normalized_mean":  # half precision has no 1e-12
         return F.normalize(pool(states, attention_mask, "mean"), dim=-1, eps=1e-6) * states.shape[-1] ** 0.5

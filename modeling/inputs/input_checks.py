@@ -133,10 +133,7 @@ def check_full_mask(mask: torch.Tensor, batch: int, length: int) -> None:
     fits = mask.shape[0] in (1, batch) and tuple(mask.shape[2:]) == (length, length)
     _require_shape("attention_mask", mask, fits, "({0} or 1, heads or 1, {1}, {1})", batch, length)
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
-            "An `attention_mask` of four dimensions must be boolean (true is visible) or floating point numbers, "
-            f"which are added to the logits; got {mask.dtype}."
-        )
+        raise ValueError(f"A mask of pairs must be boolean or floating point, to add to logits; got {mask.dtype}.")
 
 
 def check_choices(*inputs: torch.Tensor | None) -> None:

@@ -14,9 +14,6 @@ from .input_checks import check_full_mask, check_length, check_positions
 _READ_AT_ONCE = ("cpu",)  # devices
 _SHORTEST_WITHOUT_INDEX = 1024  # such sequences may be mixed by Fourier transforms, in less memory
 
-OFFSET_MIXERS = frozenset({"aft", "random_synthesizer"})
-"""Token mixers of HybridBert with a logit per offset."""
-
 
 class TokenLayout(NamedTuple):
     """All that token mixing needs to know about a batch. "All tokens" are those in the cache, then the new ones.
@@ -202,8 +199,7 @@ def token_layout(
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
     layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
-    reads_offsets = is_toeplitz or not OFFSET_MIXERS.isdisjoint(getattr(config, "token_mixers", None) or ())
-    if reads_offsets and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
+    if is_toeplitz and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
         layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
     return layout._replace(full_mask=full_mask)
 

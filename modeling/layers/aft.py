@@ -4,6 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from ..inputs.attention_maps import move_padding_right, take_tokens, visible_keys
+from ..inputs.exporting import is_exporting
 from ..inputs.token_layout import TokenLayout
 from .precision import no_autocast
 from .synthetic_logits import OffsetLogits
@@ -110,8 +111,9 @@ def aft_by_layout(
 ) -> torch.Tensor:
     """`aft_attention` after left padding is moved to the right; the other arguments and the result as there.
 
-    Rows share `layout` except for padding and given positions. E is looked up in exp of all offsets' logits, which is
-    a constant of an exported graph; its maxima are those of a head.
+    Rows share `layout` except for padding and given positions. E is looked up in exp of the offsets' logits, whose
+    maxima are those of a head: over the offsets within the layout, or in an exported graph, where exp is then a
+    constant, over all.
     """
     layout, moves = move_padding_right(layout)
     if moves is not None:
@@ -124,6 +126,9 @@ def aft_by_layout(
         weights = aft_weights(logits(layout), scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
         output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
     else:
-        table = scaled_exp(torch.cat([logits.weight, logits.first[None]]), 0)
+        offsets: torch.Tensor = logits.weight
+        if layout.positions is None and not is_exporting():
+            offsets = offsets.narrow(0, len(offsets) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
+        table = scaled_exp(torch.cat([offsets, logits.first[None]]), 0)
         output = aft_attention(logits.entries(table, layout)[0], scores, values, mixture, layout.padding_mask, dropout)
     return output if moves is None else take_tokens(output, moves[1])

@@ -42,10 +42,8 @@ class SpatialProjection(nn.Module):
         if layout.full_mask is None:
             return matrix
         if layout.full_mask.shape[1] != 1:
-            raise ValueError(
-                f"Spatial gating has no heads: `attention_mask` has shape {tuple(layout.full_mask.shape)}, expected "
-                "(batch, 1, queries, keys)."
-            )
+            shape = tuple(layout.full_mask.shape)
+            raise ValueError(f"Spatial gating has no heads: a mask of shape {shape} is not (batch, 1, queries, keys).")
         mask = layout.full_mask[:, 0]
         # What is added to the logit of a softmax is a factor of the weight.
         return matrix.masked_fill(~mask, 0) if mask.dtype == torch.bool else matrix * mask.exp().to(matrix)

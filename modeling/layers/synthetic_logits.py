@@ -89,7 +89,15 @@ class OffsetLogits(nn.Module):
         return self.entries(torch.cat([self.weight, self.first[None]]), layout)
 
     def entries(self, table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
-        """Entries of `(2N, heads)`, `weight` and below it `first`, as a map, `(batch or 1, heads, queries, keys)`."""
+        """Entries of a table, numbers of offsets in the order of `weight` and last one for the first token, as a map.
+
+        Args:
+            table: Shape `(2L, heads)`, for the offsets from `1 - L` to `L - 1`.
+            layout: The tokens, not farther from each other than that.
+
+        Returns:
+            Shape `(batch or 1, heads, queries, keys)`.
+        """
         first = len(table) - 1
         if layout.diagonal_index is not None:
             rows = (layout.diagonal_index + (first // 2 + 1 - layout.key_length))[None]

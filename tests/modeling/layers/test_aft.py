@@ -58,6 +58,15 @@ def test_large_numbers_give_finite_results(dtype):
             torch.testing.assert_close(found, expected, atol=1e-2, rtol=0)
 
 
+def test_offsets_that_no_text_of_the_batch_has_change_nothing():
+    logits, scores, values, _ = inputs(2, 5, 1, torch.float32, 1)
+    layout = TokenLayout(5, 5)
+    expected = (aft_weights(logits(layout), scores, None, None) @ values).transpose(1, 2)
+    with torch.no_grad():
+        logits.weight[:4] = logits.weight[-4:] = 300
+    torch.testing.assert_close(aft_by_layout(logits, scores, values, None, layout), expected)
+
+
 def test_gradients_are_those_of_the_plain_form():
     logits, scores, values, shares = inputs(3, 7, 3, torch.float64, 1)
     mask = torch.arange(7) < torch.tensor([7, 3, 1])[:, None]
