@@ -1183,8 +1183,7 @@ def aft_by_layout(
     """`aft_attention` after left padding is moved to the right; the other arguments and the result as there.
 
     Rows share `layout` except for padding and given positions. E is looked up in exp of the offsets' logits, whose
-    maxima are those of a head: over the offsets within the layout, or in an exported graph, where exp is then a
-    constant, over all.
+    maxima are those of a head, over the offsets within the layout.
     """
     layout, moves = move_padding_right(layout)
     if moves is not None:
@@ -1198,7 +1197,7 @@ def aft_by_layout(
         output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
     else:
         offsets: torch.Tensor = logits.weight
-        if layout.positions is None and not is_exporting():
+        if layout.positions is None:
             offsets = offsets.narrow(0, len(offsets) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
         table = scaled_exp(torch.cat([offsets, logits.first[None]]), 0)
         output = aft_attention(logits.entries(table, layout)[0], scores, values, mixture, layout.padding_mask, dropout)
