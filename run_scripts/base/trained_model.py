@@ -183,6 +183,16 @@ def check_vocabulary(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
+def check_ids(name: str, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Check that a model has an embedding for every id of its tokenizer; otherwise a `UserError` says what to do."""
+    ids, rows = len(tokenizer), getattr(model.get_input_embeddings(), "num_embeddings", None)
+    if rows is not None and ids > rows:
+        raise UserError(
+            f"the tokenizer of {name!r} has {ids} ids, its model {rows} embeddings: resize them "
+            f"(`model.resize_token_embeddings({ids})`), or give the tokenizer that fits."
+        )
+
+
 def _checked_tokenizer(name: str, load: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
     """A tokenizer, checked; what cannot be loaded for want of a file is a `UserError` that names it."""
     try:

@@ -19,6 +19,7 @@ from ..base.optional_packages import import_optional
 from ..base.sequence_limits import longest_text
 from ..base.trained_model import (
     check_folder,
+    check_ids,
     default_prompt,
     load_sentence_transformer,
     load_trained,
@@ -137,6 +138,7 @@ class Checkpoint:
                     self.processor = load_trained_tokenizer(name)
         self.model = self.model.float()
         if task != "image-classification":
+            check_ids(name, self.processor, self.model)
             self._set_longest()
         self._accepted = inspect.signature(type(self.model).forward).parameters
         encoded = [] if self.modules is None else [self.modules.float().encode(rows) for rows in BATCHES]

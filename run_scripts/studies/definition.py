@@ -15,7 +15,8 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
 - `variants` (task): name -> arguments that are added to the task's; below `sizes`, further ones by name of the size.
   Every variant, or each of its sizes, is a model of the study; those that are null, e.g. in a setting, are not. A
   variant with `keep_layers` starts with layers of the teacher: its `model_type` and sizes in `config_overrides` say
-  what these are like, to count operations. A variant may have `learning_rates` of its own.
+  what these are like, to count operations. Its own overrides also change the kept layers, where these can be changed:
+  `intermediate_size`, and the fields of `aft`. A variant may have `learning_rates` of its own.
 - `baseline` (task): the variant whose number of parameters all others must match within 2 %.
 - `learning_rates` (task): every model gets the one with the best result for the first seed; of equal ones the larger.
 - `metric`, `better` (task): name of a result without `eval_`, and `lower` or `higher`. `compared_as` (task): `log`
@@ -38,6 +39,7 @@ import yaml
 from ..base.commands import TRAINING_COMMANDS
 from ..base.errors import UserError
 from ..base.shipped_files import find_shipped
+from ..training.embedding_distillation import AFT_FIELDS
 from ..training.model_loading import can_change
 from .claims import KINDS, SLOPE, Claim
 
@@ -115,8 +117,11 @@ class Task:
         recipe = self.description(model)
         if self.starts_from is not None or "keep_layers" in recipe:  # its start has a configuration
             recipe = {key: value for key, value in recipe.items() if key not in ("config_name", "model_type")}
+            own = self.models[model].get("config_overrides", {}) if recipe.get("keep_layers") else {}
             recipe["config_overrides"] = {
-                key: value for key, value in recipe.get("config_overrides", {}).items() if can_change(key)
+                key: value
+                for key, value in recipe.get("config_overrides", {}).items()
+                if can_change(key) or (key in own and key in ("intermediate_size", *AFT_FIELDS))
             }
         return recipe
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoTokenizer, CLIPImageProcessorPil, pipeline
+from transformers import AutoTokenizer, CLIPImageProcessorPil, PreTrainedTokenizerFast, pipeline
 
 import tokenmixers
 from tokenmixers.run_scripts.base.errors import UserError
@@ -346,6 +346,11 @@ def test_what_no_graph_holds_is_refused(checkpoint, tmp_path):
     masked, _ = checkpoint("GMLPForMaskedLM")
     with pytest.raises(UserError, match="it was not trained for this task"):
         Checkpoint(str(masked), "text-classification")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(masked)
+    tokenizer.add_tokens(["zebra"])
+    tokenizer.save_pretrained(masked)
+    with pytest.raises(UserError, match="has 38 ids, its model 37 embeddings: resize them"):
+        Checkpoint(str(masked), "fill-mask")
 
 
 @exporting

@@ -114,6 +114,10 @@ def test_a_student_that_keeps_layers_has_its_teachers_configuration(content):
         "config_overrides": {"hidden_dropout_prob": 0.0},
     }
     assert task.description("wide")["config_overrides"]["hidden_size"] == 8
+    widths = {"intermediate_size": 12, "num_mean_queries": 2}
+    content["variants"]["wide"] |= {"keep_layers": [0, 1], "config_overrides": {**widths, "num_attention_heads": 2}}
+    task = build_study("gates", "default", content).tasks["gates"]
+    assert task.recipe("wide")["config_overrides"] == {"hidden_dropout_prob": 0.0, **widths}
 
 
 def test_tasks_that_start_from_others_change_dropout_and_pooling_alone(content):
