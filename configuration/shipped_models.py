@@ -6,6 +6,9 @@ from pathlib import Path
 
 MODEL_CARDS = Path(__file__).parents[1] / "model_cards"
 
+#: Models that came with earlier versions -> the ones that took their place.
+REPLACED = {"gmlp-minilm-small": "aft-minilm-small", "hybrid-minilm-small": "aft-minilm-small"}
+
 
 def shipped_models() -> list[str]:
     """The names of all shipped models, in alphabetical order."""
@@ -54,5 +57,7 @@ def _folder(name: str, names: list[str], kind: str) -> str:
     if name not in names:
         near = " or ".join(map(repr, get_close_matches(name, names)))
         hint = f"Did you mean {near}?" if near else f"tokenmixers.shipped_{kind}s() lists all."
+        if name in REPLACED:
+            hint = f"{REPLACED[name]!r} took its place."
         raise ValueError(f"no shipped {kind} is called {name!r}. {hint}")
     return str(MODEL_CARDS / name)

@@ -297,7 +297,9 @@ def test_the_rows_of_a_student_are_those_of_its_command():
         given = {"max_train_samples": 120_000, "num_train_epochs": 1}  # of `$LEARN`
         given |= {key: int(value) for key, value in re.findall(r"--(\w+) (\d+)\b", options)}
         count = given["max_train_samples"] * given["num_train_epochs"]
-        title = {"three-layers": "3 layers", "two-narrow-layers": "2 narrow layers"}.get(name, name)
+        titles = {"three-layers": "3 layers", "two-narrow-layers": "2 narrow layers"}
+        titles["two-hybrid-layers"] = "2 hybrid layers"
+        title = titles.get(name, name)
         assert seen[title] == f"{given['max_steps'] * 64 if 'max_steps' in given else count:,}", name
 
 

@@ -98,13 +98,13 @@ class OffsetLogits(nn.Module):
         Returns:
             Shape `(batch or 1, heads, queries, keys)`.
         """
-        first = len(table) - 1
+        first = table.shape[0] - 1  # `len` would fix the length in a graph
         if layout.diagonal_index is not None:
             rows = (layout.diagonal_index + (first // 2 + 1 - layout.key_length))[None]
         else:
             rows = layout.distances(table.device) + first // 2
         if layout.positions is None:
-            rows = torch.cat([rows.new_full((1, layout.query_length, 1), first), rows[..., 1:]], dim=-1)
+            rows = torch.where(torch.arange(layout.key_length, device=table.device) == 0, first, rows)
         else:
             rows = torch.where(layout.positions[:, None] == 0, first, rows)
         return F.embedding(rows, table).permute(0, 3, 1, 2)

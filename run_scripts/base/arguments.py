@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
-from ...configuration.shipped_models import shipped_configs, shipped_model, shipped_models
+from ...configuration.shipped_models import REPLACED, shipped_configs, shipped_model, shipped_models
 from .commands import TRAINING_COMMANDS, called_command, docstring_of
 from .config_overrides import merge_overrides
 from .errors import UserError, refuse_arguments
@@ -273,7 +273,9 @@ def _folder_of(checkpoint: str) -> str:
 
 
 def check_spelling(name: str) -> None:
-    """Reject a name that is almost that of a shipped model or configuration, before it is looked for on the Hub."""
+    """Reject an earlier name, and one that is almost that of a model or configuration, before the Hub is asked."""
+    if name in REPLACED and not Path(name).exists():
+        raise UserError(f"{name!r} is not in this package any more: {REPLACED[name]!r} took its place.")
     near = difflib.get_close_matches(name, shipped_configs(), n=3, cutoff=0.75)
     if near and name not in near and "/" not in name and not Path(name).exists():
         raise UserError(f"there is no {name!r}. Did you mean {' or '.join(map(repr, near))}, which this package has?")

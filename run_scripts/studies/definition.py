@@ -39,8 +39,7 @@ import yaml
 from ..base.commands import TRAINING_COMMANDS
 from ..base.errors import UserError
 from ..base.shipped_files import find_shipped
-from ..training.embedding_distillation import AFT_FIELDS
-from ..training.model_loading import can_change
+from ..training.model_loading import AFT_FIELDS, can_change
 from .claims import KINDS, SLOPE, Claim
 
 

@@ -30,6 +30,7 @@ from ..base.reporting import transformers_model
 from ..base.trained_model import check_folder, check_ids, load_sentence_transformer
 from ..data.distillation_texts import LENGTH, DistillationTexts
 from .kept_layers import dropout_rates, keep_layers, mix_layers, narrow_feed_forwards, read_batches
+from .model_loading import AFT_FIELDS
 from .sentence_embeddings import AllEvaluators, SentenceEmbeddingTrainer
 from .static_embeddings import static_embeddings
 from .teacher import NoTeacher
@@ -47,8 +48,6 @@ SIMILARITY_WEIGHT, JOINED_SIMILARITY_WEIGHT = 20.0, 2.0
 STATES_EVERY = 4
 #: A text's partner is searched among this many texts. One text in this many gets the partner of another.
 PARTNERS, OTHERS_PARTNER_EVERY = 2048, 8
-#: Fields of the new layers, which a teacher does not have.
-AFT_FIELDS = ("num_mean_queries", "aft_gate")
 #: Column with the partners of single texts.
 PARTNER = "partner"
 

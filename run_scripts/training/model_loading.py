@@ -81,6 +81,10 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     return changed
 
 
+#: Fields of new layers in the place of a teacher's, which it does not have.
+AFT_FIELDS = ("num_mean_queries", "aft_gate")
+
+
 def can_change(field: str) -> bool:
     """Whether a field of a checkpoint's configuration can have another value."""
     return "drop" in field or field == "classifier_pooling"

@@ -7,6 +7,7 @@ import pytest
 import tokenmixers
 from tokenmixers.configuration import shipped_models
 from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
+from tokenmixers.run_scripts.base.errors import UserError
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def test_python_finds_a_model_and_a_configuration_by_name(shipped):
         ("model", "gmlp-tinny", "no shipped model is called 'gmlp-tinny'. Did you mean 'gmlp-tiny'?"),
         ("model", "gmlp-bare", "without weights: use AutoConfig.from_pretrained(shipped_config('gmlp-bare'))"),
         ("config", "gmlp-bar", "no shipped config is called 'gmlp-bar'. Did you mean 'gmlp-bare'?"),
+        ("model", "gmlp-minilm-small", "is called 'gmlp-minilm-small'. 'aft-minilm-small' took its place."),
         ("config", "other", "no shipped config is called 'other'. tokenmixers.shipped_configs() lists all."),
     ],
 )
@@ -50,3 +52,16 @@ def test_commands_find_a_model_by_name(shipped, tmp_path):
     assert arguments.model_name_or_path == "gmlp-tiny"
     (arguments,) = parse_arguments((ModelArguments,), ["--model_name_or_path", "me/other"])
     assert arguments.model_name_or_path == "me/other"
+
+
+def test_commands_answer_the_name_of_an_earlier_model(shipped, tmp_path):
+    with pytest.raises(UserError, match="'hybrid-minilm-small' is not in this package any more: 'aft-minilm"):
+        parse_arguments((ModelArguments,), ["--model_name_or_path", "hybrid-minilm-small"])
+    (tmp_path / "hybrid-minilm-small").mkdir()
+    (arguments,) = parse_arguments((ModelArguments,), ["--model_name_or_path", "hybrid-minilm-small"])
+    assert arguments.model_name_or_path == "hybrid-minilm-small"
+
+
+def test_replaced_models_have_left_and_their_successors_come_with_the_package():
+    assert not {*shipped_models.REPLACED} & {*tokenmixers.shipped_configs()}
+    assert {*shipped_models.REPLACED.values()} <= {*tokenmixers.shipped_models()}

@@ -208,7 +208,7 @@ BASE_MODELS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.fast_cases(changes={})
+@pytest.mark.fast_cases(changes=[{}, {"token_mixers": ["aft"]}])
 @BASE_MODELS
 def test_every_token_mixing_exports_with_free_batch_and_length(class_name, changes, build, tiny_inputs):
     model = build(class_name, **changes)

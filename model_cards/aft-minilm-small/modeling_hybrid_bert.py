@@ -1,7 +1,9 @@
-# Part of tokenmixers 0.1.0, generated from modeling/modeling_gmlp.py; not used where that package is imported.
+# Part of tokenmixers 0.1.0, generated from modeling/modeling_hybrid_bert.py; not used where that package is imported.
 # Licensed under the Apache License, Version 2.0 (https://www.apache.org/licenses/LICENSE-2.0).
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 import functools
 import inspect
 from typing import Any, NamedTuple, TYPE_CHECKING
@@ -9,20 +11,22 @@ from typing import Any, NamedTuple, TYPE_CHECKING
 from torch import nn
 import torch
 from torch.nn import functional as F
-from transformers import PreTrainedConfig, PreTrainedModel, initialization as init
+from transformers import Cache, PreTrainedConfig, PreTrainedModel, initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLayer
+from transformers.cache_utils import DynamicLayer, StaticLayer
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
-    BaseModelOutputWithPast, BaseModelOutputWithPoolingAndCrossAttentions, MaskedLMOutput, MultipleChoiceModelOutput,
-    QuestionAnsweringModelOutput, SequenceClassifierOutput, TokenClassifierOutput,
+    BaseModelOutput, BaseModelOutputWithPast, MaskedLMOutput, MultipleChoiceModelOutput, QuestionAnsweringModelOutput,
+    SequenceClassifierOutput, TokenClassifierOutput,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring, is_tracing
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .configuration_gmlp import GMLPConfig
+from .configuration_hybrid_bert import HybridBertConfig
 
 
 # --- modeling/inputs/caches.py
@@ -161,12 +165,6 @@ def check_positions(position_ids: torch.Tensor, shape: tuple[int, int], max_leng
         raise ValueError(f"`position_ids` must be from {limit}; got positions from {low} to {high}.")
 
 
-def check_cache(cache: Any) -> None:
-    """Raise `ValueError` unless the value is `None` or a cache."""
-    if cache is not None and not isinstance(cache, Cache):
-        raise ValueError(f"`{CACHE_NAME}` must be a cache of Transformers, e.g. `DynamicCache`, got {_kind(cache)}.")
-
-
 def check_full_mask(mask: torch.Tensor, batch: int, length: int) -> None:
     """Raise `ValueError` for a four-dimensional mask that is not for `length` tokens without a cache."""
     fits = mask.shape[0] in (1, batch) and tuple(mask.shape[2:]) == (length, length)
@@ -181,14 +179,6 @@ def check_choices(*inputs: torch.Tensor | None) -> None:
         if tensor is not None:
             fits = tensor.ndim >= 3 and tensor.shape[1] > 0
             _require_shape("input_ids or inputs_embeds", tensor, fits, "(batch, choices, length, ...)")
-
-
-def check_modality(config: PreTrainedConfig, pixel_values: torch.Tensor | None, *text: torch.Tensor | None) -> None:
-    """Raise `ValueError` for images if `config.image_size` is `None`, otherwise for text or missing images."""
-    if config.image_size is None and pixel_values is not None:
-        raise ValueError("`pixel_values` need a model with `config.image_size`, which is `None` here.")
-    if config.image_size is not None and (pixel_values is None or any(tensor is not None for tensor in text)):
-        raise ValueError("A model with `config.image_size` set takes `pixel_values`, and no text inputs.")
 
 
 # --- modeling/heads/losses.py
@@ -530,13 +520,6 @@ def pool(states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
-def pool_patches(states: torch.Tensor, attention_mask: torch.Tensor | None, model: Any) -> torch.Tensor:
-    """One vector per image: the class token after ViT's pre-logits layer, or a mean if the model has no such layer."""
-    if (pre_logits := getattr(model, "pooler", None)) is None:
-        return pool(states, attention_mask, model.config.classifier_pooling)
-    return torch.tanh(pre_logits(states[:, 0]))
-
-
 # --- modeling/heads/task_head.py
 if TYPE_CHECKING:
     from transformers import PreTrainedModel as ModelMixin
@@ -794,54 +777,82 @@ class QuestionAnsweringHead(TaskHead):
         return QuestionAnsweringModelOutput(loss, start, end, outputs.hidden_states, outputs.attentions)
 
 
-# --- modeling/layers/drop_path.py
-class DropPath(nn.Module):
-    """During training, drops an example's residual branch with probability `drop_prob` and scales up the others."""
-
-    def __init__(self, drop_prob: float):
-        super().__init__()
-        self.drop_prob = drop_prob
-
-    def forward(self, branch: torch.Tensor) -> torch.Tensor:
-        """Shapes: `branch` and result `(batch, ...)`."""
-        if self.drop_prob == 0 or not self.training:
-            return branch
-        keep_prob = 1 - self.drop_prob
-        kept = torch.empty((branch.shape[0],) + (1,) * (branch.ndim - 1), dtype=branch.dtype, device=branch.device)
-        return branch * kept.bernoulli_(keep_prob) / keep_prob
+# --- modeling/inputs/attention_maps.py
+def visible_keys(layout: TokenLayout, device: torch.device) -> torch.Tensor | None:
+    """`layout.visible` with a dimension for the heads, `(batch or 1, 1, queries or 1, keys)`; or its `full_mask`."""
+    if layout.full_mask is not None:
+        return layout.full_mask
+    visible = layout.visible(device)
+    if visible is None:
+        return None
+    return visible[None, None] if visible.ndim == 2 else visible[:, None]
 
 
-# --- modeling/layers/patch_embeddings.py
-class PatchEmbeddings(nn.Module):
-    """Linear embeddings of non-overlapping square patches, after a learned class token if `config.use_class_token`."""
+def move_padding_right(layout: TokenLayout) -> tuple[TokenLayout, tuple[torch.Tensor, torch.Tensor] | None]:
+    """The layout with left padding moved to the right, so that positions are 0, 1, 2, ... in all rows."""
+    if layout.padding_mask is None or not layout.shifted or not layout.is_whole:
+        return layout, None
+    length, place = layout.key_length, torch.arange(layout.key_length, device=layout.padding_mask.device)
+    first = first_token_index(layout.padding_mask)[:, None]
+    # Without `%`, which the ONNX exporter does not support for dynamic lengths.
+    index = torch.where(place + first < length, place + first, place + first - length)
+    back = torch.where(place >= first, place - first, place - first + length)
+    return layout._replace(positions=None, shifted=False, padding_mask=layout.padding_mask.gather(1, index)), (
+        index,
+        back,
+    )
 
-    def __init__(self, config: PreTrainedConfig):
-        super().__init__()
-        self.config = config
-        side = config.patch_size
-        self.projection = nn.Conv2d(config.num_channels, config.hidden_size, kernel_size=side, stride=side)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, config.hidden_size)) if config.use_class_token else None
 
-    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """Map images `(batch, num_channels, height, width)` to `(batch, tokens, hidden_size)`, patches row by row."""
-        rows, columns = self.config.patch_grid
-        side = self.config.patch_size
-        channels, height, width = self.config.num_channels, rows * side, columns * side
-        if not isinstance(pixel_values, torch.Tensor) or not pixel_values.is_floating_point():
-            kind = getattr(pixel_values, "dtype", type(pixel_values).__name__)
+def take_tokens(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The tokens of `(batch, tokens, ...)` at `index`, `(batch, tokens)`: whole rows, faster than `gather`."""
+    batch, length = index.shape
+    rows = index + length * torch.arange(batch, device=index.device)[:, None]
+    return tensor.flatten(0, 1).index_select(0, rows.flatten()).view_as(tensor)
+
+
+# --- modeling/inputs/attention_masks.py
+def interface_mask(
+    config: PreTrainedConfig,
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    cache: Cache | None,
+    seq_idx: torch.Tensor | None,
+) -> Any:
+    """The mask for `config._attn_implementation`; arguments as in `token_layout`."""
+    inputs = config, inputs_embeds, attention_mask if getattr(config, "mask_padding", True) else None
+    documents: dict[str, Any] = {}
+    if seq_idx is not None:
+        if "flash" in config._attn_implementation:
             raise ValueError(
-                f"`pixel_values` must be a tensor of floating point numbers, got {kind}: normalise images."
+                f"Packed documents (`seq_idx`) are not possible with attn_implementation="
+                f"{config._attn_implementation!r}, which has no mask for them: use 'sdpa' or 'flex_attention'."
             )
-        if pixel_values.ndim != 4 or pixel_values.shape[1:] != (channels, height, width):
-            raise ValueError(
-                f"`pixel_values` has shape {tuple(pixel_values.shape)}, expected (batch, {channels} channels, height "
-                f"{height}, width {width}). Resize the images, or fit the model to another image size with "
-                "`model.resize_position_embeddings((height, width))`."
-            )
-        patches = self.projection(pixel_values.to(self.projection.weight.dtype)).flatten(2).transpose(1, 2)
-        if self.cls_token is None:
-            return patches
-        return torch.cat([self.cls_token.expand(patches.shape[0], -1, -1), patches], dim=1)
+        documents["and_mask_function"] = packed_sequence_mask_function(seq_idx)
+    if config.is_decoder:
+        return create_causal_mask(*inputs, cache, **documents)
+    return create_bidirectional_mask(*inputs, **documents)
+
+
+# --- modeling/inputs/exporting.py
+def is_exporting() -> bool:
+    """`torch.compiler.is_exporting()`, which in PyTorch 2.11 is also true in graphs of `torch.compile`."""
+    return torch.compiler.is_exporting() and getattr(torch.compiler, "_is_exporting_flag", True)
+
+
+# --- modeling/inputs/entries_by_position.py
+def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+    """The first `length` entries along a dimension that is as long or longer."""
+    if not is_exporting():
+        # Unlike `narrow`, a tuple of indices drops slices that take everything, and the passes of their gradients.
+        return tensor[(slice(None),) * dim + (slice(length),)]
+    # A slice is contiguous only if it is the whole tensor, so an exported program would reject the maximum length.
+    return tensor.index_select(dim, torch.arange(length, device=tensor.device))
+
+
+def resized(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+    """`tensor`, truncated along `dim` or extended by copies of its last entry."""
+    index = torch.arange(length, device=tensor.device).clamp(max=tensor.shape[dim] - 1)
+    return tensor.detach().index_select(dim, index)
 
 
 # --- modeling/layers/precision.py
@@ -852,10 +863,345 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     return torch.get_autocast_dtype(device.type) if enabled else None
 
 
+def no_autocast(device: torch.device) -> AbstractContextManager:
+    """Context that disables autocast."""
+    return nullcontext() if autocast_dtype(device) is None else torch.autocast(device.type, enabled=False)
+
+
 def cast_once(tensor: torch.Tensor) -> torch.Tensor:
     """Under autocast, cast a tensor that several matrix products, or all rows of one, read to their dtype."""
     dtype = autocast_dtype(tensor.device)
     return tensor if dtype is None or tensor.dtype == torch.float64 else tensor.to(dtype)
+
+
+# --- modeling/layers/attention.py
+def split_heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Map `(batch, tokens, heads * head_dim)` to `(batch, heads, tokens, head_dim)`."""
+    return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+def softmax(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Softmax over the last dimension, computed in float32 (or float64) and returned in `dtype`."""
+    # In bfloat16 the operator already computes in float32, and stores less for the backward pass.
+    is_bfloat16 = logits.dtype == dtype == torch.bfloat16
+    exact_dtype = dtype if is_bfloat16 else torch.promote_types(logits.dtype, torch.float32)
+    return logits.softmax(dim=-1, dtype=exact_dtype).to(dtype)
+
+
+def attention_from_logits(
+    logits: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, dropout: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax over keys, times values, with an attention map per sample."""
+    if mask is not None:
+        hidden = torch.finfo(logits.dtype).min
+        # `where` saves the mask, which layers share, for the backward pass; `masked_fill` would save a copy per layer.
+        logits = torch.where(mask, logits, hidden) if mask.dtype == torch.bool else logits + mask
+    weights = softmax(logits, values.dtype).expand(values.shape[0], -1, -1, -1)
+    return (F.dropout(weights, dropout) @ values).transpose(1, 2), weights
+
+
+def shared_attention(
+    logits: torch.Tensor,
+    values: torch.Tensor,
+    padding_mask: torch.Tensor | None,
+    causal_order: torch.Tensor | None,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """Attention from logits that all samples share: `(E (m * V)) / (E m)` with `E = exp(logits)` and key mask `m`.
+
+    It computes one matrix product per head for the whole batch and no queries x keys tensor per sample. The result is
+    exact up to rounding if some visible logit is within 115 of the row's largest one; smaller logits are raised to
+    that limit. Dropout acts on keys, i.e. on columns of the weights, as in the authors' code.
+    """
+    batch, num_heads, num_keys, head_dim = values.shape
+    dtype = values.dtype
+    # With padding, the range of float16 is too small for E, even under autocast: its smallest number is e^-17.
+    work_dtype = torch.float32 if dtype == torch.float16 and padding_mask is not None else dtype
+    exact_dtype = torch.promote_types(dtype, torch.float32)
+    logits = logits[0]
+    if causal_order is not None:
+        logits = logits.masked_fill(~causal_order, -torch.inf)
+    if padding_mask is None:
+        weights, total = softmax(logits, work_dtype), None
+    else:
+        logits = logits.to(exact_dtype)
+        # The row's largest number is scaled to e^30, because padding may hide the large numbers, and the smallest
+        # normal float32 is e^-87.
+        peak = logits.detach().amax(dim=-1, keepdim=True)
+        weights = (logits - peak).clamp(min=-115).add(30).exp()
+        if causal_order is not None:
+            weights = weights.masked_fill(~causal_order, 0)
+        weights = weights.to(work_dtype)
+        key_mask = padding_mask.to(work_dtype)
+        with no_autocast(values.device):
+            total = (weights.to(exact_dtype) @ key_mask.T.to(exact_dtype)).permute(2, 1, 0)[..., None]
+        values = torch.where(padding_mask[:, None, :, None], values, 0)  # twice as fast as `masked_fill`
+    if dropout:
+        values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
+    values = values.to(work_dtype)
+    with no_autocast(values.device):
+        if logits.shape[-2] == 1:  # in decoding, reordering the values would take most of the time
+            output = (weights @ values).transpose(1, 2)
+        else:
+            columns = values.permute(1, 2, 0, 3).reshape(num_heads, num_keys, batch * head_dim)
+            output = (weights @ columns).view(num_heads, -1, batch, head_dim).permute(2, 1, 0, 3)
+    output = output.contiguous()  # now, so that the division below can be in place in this order
+    if total is not None:
+        total = total.clamp(min=torch.finfo(torch.float32).tiny)
+        output = output / total if torch.is_grad_enabled() else output.div_(total)
+    return output.to(dtype)
+
+
+def shared_attention_by_layout(
+    logits: Callable[[TokenLayout], torch.Tensor], values: torch.Tensor, layout: TokenLayout, dropout: float = 0.0
+) -> torch.Tensor:
+    """`shared_attention` after left padding is moved to the right."""
+    layout, moves = move_padding_right(layout)
+    if moves is not None:
+        values = take_tokens(values.transpose(1, 2), moves[0]).transpose(1, 2)
+    found = logits(layout)
+    if found.shape[0] > 1:  # positions differ between rows: given ones, or decoding after left padding
+        return attention_from_logits(found, values, visible_keys(layout, values.device), dropout)[0]
+    order = layout.causal_order(values.device)
+    output = shared_attention(found, values, layout.padding_mask, order, dropout)
+    return output if moves is None else take_tokens(output, moves[1])
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float = 1.0,
+    position_bias: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention in plain PyTorch, for `attn_implementation="eager"`, which returns weights."""
+    logits = (query if scaling == 1 else query * scaling) @ key.transpose(2, 3)
+    if position_bias is not None:
+        logits = logits + position_bias
+    return attention_from_logits(logits, value, attention_mask, dropout)
+
+
+# --- modeling/layers/synthetic_logits.py
+Resize = Callable[[torch.Tensor, int], torch.Tensor]
+"""Returns a tensor with another length along a position dimension."""
+
+
+def resized_parameter(parameter: torch.Tensor, resize: Resize, *dims: int) -> nn.Parameter:
+    """A parameter with other lengths along some dimensions; a frozen one stays frozen."""
+    is_trained = parameter.requires_grad
+    for dim in dims:
+        parameter = resize(parameter, dim)
+    return nn.Parameter(parameter, requires_grad=is_trained)
+
+
+class OffsetLogits(nn.Module):
+    """A logit per head and offset between two tokens, and one per head for the first token as key."""
+
+    def __init__(self, num_heads: int, max_length: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2 * max_length - 1, num_heads))
+        self.first = nn.Parameter(torch.zeros(num_heads))
+
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
+        return self.entries(torch.cat([self.weight, self.first[None]]), layout)
+
+    def entries(self, table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
+        """Entries of a table, numbers of offsets in the order of `weight` and last one for the first token, as a map."""
+        first = table.shape[0] - 1  # `len` would fix the length in a graph
+        if layout.diagonal_index is not None:
+            rows = (layout.diagonal_index + (first // 2 + 1 - layout.key_length))[None]
+        else:
+            rows = layout.distances(table.device) + first // 2
+        if layout.positions is None:
+            rows = torch.where(torch.arange(layout.key_length, device=table.device) == 0, first, rows)
+        else:
+            rows = torch.where(layout.positions[:, None] == 0, first, rows)
+        return F.embedding(rows, table).permute(0, 3, 1, 2)
+
+    def resize(self, resize: Resize) -> None:
+        """Change N."""
+        before, after = self.weight[: len(self.weight) // 2 + 1].flip(0), self.weight[len(self.weight) // 2 :]
+        weight = torch.cat([resize(before, 0).flip(0)[:-1], resize(after, 0)])
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+
+
+class _DenseFirstLayer(nn.Module):
+    """`ReLU(W1 x + b1)`, split into heads; or the ReLU of the query (see `dense_first_layer`)."""
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.head_dim = config.head_dim
+        if config.dense_first_layer == "own":
+            width = config.num_attention_heads * config.head_dim
+            self.first_proj: nn.Linear | None = nn.Linear(config.hidden_size, width, bias=config.dense_bias)
+        else:
+            self.first_proj = None
+
+    def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
+        if self.first_proj is None:
+            return F.relu(queries)  # type: ignore[arg-type]  # not `None` in this case
+        return split_heads(F.relu(self.first_proj(hidden_states)), self.head_dim)
+
+
+class PerHeadLinear(nn.Module):
+    """One linear layer per head (or one for all): `weight`, `(heads or 1, outputs, head_dim)`."""
+
+    def __init__(self, config: PreTrainedConfig, outputs: int):
+        super().__init__()
+        num_maps = 1 if config.dense_shared_across_heads else config.num_attention_heads
+        self.weight = nn.Parameter(torch.zeros(num_maps, outputs, config.head_dim))
+        self.bias = nn.Parameter(torch.zeros(num_maps, outputs)) if config.dense_bias else None
+
+    def forward(self, inputs: torch.Tensor, outputs: int | None = None) -> torch.Tensor:
+        """Map `(batch, heads, tokens, head_dim)` to `(batch, heads, tokens, outputs)`, using the first `outputs`."""
+        weight: torch.Tensor = self.weight
+        bias: torch.Tensor | None = self.bias
+        if outputs is not None:
+            weight = first_entries(weight, 1, outputs)
+            bias = None if bias is None else first_entries(bias, 1, outputs)
+        if bias is None:
+            return inputs @ weight.transpose(1, 2)
+        batch, heads = inputs.shape[:2]
+        weights, biases = weight.transpose(1, 2).expand(heads, -1, -1), bias[:, None].expand(heads, -1, -1)
+        rows = [tensor.expand(batch, *tensor.shape).flatten(0, 1) for tensor in (biases, weights)]
+        return torch.baddbmm(rows[0], inputs.flatten(0, 1), rows[1]).unflatten(0, (batch, heads))
+
+    def resize(self, resize: Resize) -> None:
+        """Change the number of outputs."""
+        self.weight = resized_parameter(self.weight, resize, 1)
+        if self.bias is not None:
+            self.bias = resized_parameter(self.bias, resize, 1)
+
+
+class DenseLogits(nn.Module):
+    """Computes a row of logits from each token alone: `W2 ReLU(W1 x + b1) + b2`; output j is for key j."""
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.first = _DenseFirstLayer(config)
+        self.second = PerHeadLinear(config, config.max_position_embeddings)
+
+    def forward(
+        self, layout: TokenLayout, hidden_states: torch.Tensor, queries: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        first = self.first(hidden_states, queries)
+        if layout.positions is None:
+            return self.second(first, layout.key_length)
+        # A user's positions may exceed the number of tokens.
+        logits = self.second(first, layout.key_length if layout.shifted else None)
+        return _columns(logits, layout.positions)
+
+    def resize(self, resize: Resize) -> None:
+        """Change N."""
+        self.second.resize(resize)
+
+
+def _columns(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Entries of `(batch, heads, queries, outputs)` at `columns`, `(batch or 1, keys)`."""
+    batch, heads, queries, _ = logits.shape
+    return logits.gather(-1, columns[:, None, None, :].expand(batch, heads, queries, -1))
+
+
+# --- modeling/layers/aft.py
+def aft_weights(
+    offsets: torch.Tensor, scores: torch.Tensor, mixture: torch.Tensor | None, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Weights of each sample: `sum_m p_im exp(w_ij + s_jm) / sum_j exp(w_ij + s_jm)` (after equation 2)."""
+    exact_dtype = torch.promote_types(scores.dtype, torch.float32)
+    logits = offsets.to(exact_dtype)[:, :, None] + scores.to(exact_dtype).mT[:, :, :, None]
+    if mask is not None and mask.dtype == torch.bool:
+        logits = logits.masked_fill(~mask[:, :, None], torch.finfo(exact_dtype).min)
+    elif mask is not None:
+        logits = logits + mask[:, :, None]
+    weights = logits.softmax(dim=-1)
+    if mixture is None:
+        weights = weights.squeeze(2)
+    else:
+        weights = (mixture.to(exact_dtype).movedim(-1, 2)[..., None] * weights).sum(dim=2)
+    return weights.masked_fill(~mask, 0) if mask is not None and mask.dtype == torch.bool else weights
+
+
+def aft_attention(
+    weights: torch.Tensor,
+    scores: torch.Tensor,
+    values: torch.Tensor,
+    mixture: torch.Tensor | None,
+    padding_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """`aft_weights` times values, with exp(w) for the whole batch: `(E (t * V)) / (E t)`, E = exp(w), t = exp(s).
+
+    For M = 1 this is one matrix product, in which t is one more column of the values. For M > 1 the weights of a
+    sample are `E * ((p / (E t)) t^T)`. The result is exact up to rounding if the sum of some visible offset and score
+    is within 80 of the sum of their maxima; smaller ones are raised to 115 below their maximum, and the result is
+    finite. Dropout acts on keys, as in `shared_attention`.
+    """
+    batch, num_heads, num_keys, _ = values.shape
+    dtype = values.dtype
+    work_dtype = torch.float32 if dtype == torch.float16 else dtype  # whose range is too small for E
+    weights = weights.to(work_dtype)
+    real = None if padding_mask is None else padding_mask[:, None, :, None]
+    factors = scaled_exp(scores, 2, real).to(work_dtype)
+    if dropout:
+        values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
+    tiny = torch.finfo(torch.float32).tiny
+    with no_autocast(values.device):
+        if mixture is not None:
+            # A map per sample has fewer numbers than M results per token, unless texts are long.
+            totals = weights @ factors.permute(1, 2, 0, 3).flatten(2)
+            totals = totals.unflatten(-1, (batch, -1)).permute(2, 0, 1, 3).clamp(min=tiny)
+            weights = weights * ((mixture.to(work_dtype) / totals) @ factors.mT)
+            return (weights @ values.to(work_dtype)).transpose(1, 2).to(dtype)
+        columns = factors * F.pad(values.to(work_dtype), (0, 1), value=1.0)
+        columns = columns.permute(1, 2, 0, 3)
+        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:]).permute(2, 1, 0, 3)
+    return (mixed[..., :-1] / mixed[..., -1:].clamp(min=tiny)).to(dtype)
+
+
+def scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None = None) -> torch.Tensor:
+    """`exp` with the largest visible number scaled to e^30, and the others no further than 115 below; 0 if hidden."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    shown = logits.detach()
+    if visible is not None:
+        shown = shown.masked_fill(~visible, torch.finfo(logits.dtype).min)
+    scaled = (logits - (shown.amax(dim=dim, keepdim=True) - 30)).clamp(min=-85, max=30).exp()
+    return scaled if visible is None else scaled.masked_fill(~visible, 0)
+
+
+def aft_by_layout(
+    logits: OffsetLogits,
+    scores: torch.Tensor,
+    values: torch.Tensor,
+    mixture: torch.Tensor | None,
+    layout: TokenLayout,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """`aft_attention` after left padding is moved to the right; the other arguments and the result as there.
+
+    Rows share `layout` except for padding and given positions. E is looked up in exp of the offsets' logits, whose
+    maxima are those of a head, over the offsets within the layout.
+    """
+    layout, moves = move_padding_right(layout)
+    if moves is not None:
+        moved = (scores, values) if mixture is None else (scores, values, mixture)
+        scores, values, *rest = (take_tokens(x.transpose(1, 2), moves[0]).transpose(1, 2) for x in moved)
+        mixture = rest[0] if rest else None
+    one_sample = values.shape[0] == 1 and mixture is None and not dropout
+    if one_sample or (layout.positions is not None and len(layout.positions) > 1):
+        # A map of its own for one sample takes the fewest operators. Positions may differ between rows.
+        weights = aft_weights(logits(layout), scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
+        output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
+    else:
+        offsets: torch.Tensor = logits.weight
+        if layout.positions is None:
+            offsets = offsets.narrow(0, len(offsets) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
+        table = scaled_exp(torch.cat([offsets, logits.first[None]]), 0)
+        output = aft_attention(logits.entries(table, layout)[0], scores, values, mixture, layout.padding_mask, dropout)
+    return output if moves is None else take_tokens(output, moves[1])
 
 
 # --- modeling/layers/spatial_gating_unit.py
@@ -995,6 +1341,17 @@ class SpatialGatingUnit(nn.Module):
         return passed + gate if self.gate_type == "additive" else passed * gate
 
 
+# --- modeling/mixins/attention_interface.py
+class UsesAttentionInterface:
+    """Mixin for attention modules with a `config`."""
+
+    config: PreTrainedConfig
+
+    def attention_function(self) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
+        """Attention function for the configuration's `attn_implementation`."""
+        return ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+
+
 # --- modeling/mixins/checkpoint_features.py
 class PackageFeatures(PreTrainedModel):
     """A `PreTrainedModel` whose class is registered, so that Transformers saves its code and `auto_map` again."""
@@ -1077,6 +1434,23 @@ class ResizableTokens(PreTrainedModel):
         self.config.spatial_weight_type = "full"
 
 
+# --- modeling/layers/drop_path.py
+class DropPath(nn.Module):
+    """During training, drops an example's residual branch with probability `drop_prob` and scales up the others."""
+
+    def __init__(self, drop_prob: float):
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, branch: torch.Tensor) -> torch.Tensor:
+        """Shapes: `branch` and result `(batch, ...)`."""
+        if self.drop_prob == 0 or not self.training:
+            return branch
+        keep_prob = 1 - self.drop_prob
+        kept = torch.empty((branch.shape[0],) + (1,) * (branch.ndim - 1), dtype=branch.dtype, device=branch.device)
+        return branch * kept.bernoulli_(keep_prob) / keep_prob
+
+
 # --- modeling/modeling_gmlp.py
 class GMLPLayer(GradientCheckpointingLayer):
     """One gMLP block (Figure 1): norm, channel expansion, activation, spatial gating unit, projection, residual."""
@@ -1118,18 +1492,290 @@ class GMLPLayer(GradientCheckpointingLayer):
         return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
-class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
-    """Base class of all gMLP models: initialization and supported features."""
+# --- modeling/modeling_amlp.py
+class AMLPAttention(UsesAttentionInterface, nn.Module):
+    """Tiny attention (Figure 6): one small head on the normalised block input, projected to the gate's width."""
 
-    config: GMLPConfig
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.attention_size
+        self.scaling = self.head_dim**-0.5
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.is_causal = config.is_decoder
+        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.attention_size)
+        self.out_proj = nn.Linear(config.attention_size, config.gate_size)
+
+    def project(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Map `(batch, length, hidden_size)` to queries, keys and values, `(batch, 1, length, attention_size)`."""
+        query, key, value = self.qkv_proj(hidden_states)[:, None].chunk(3, dim=-1)
+        return query, key, value
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend."""
+        attended, weights = self.attention_function()(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.out_proj(attended.flatten(2)), weights
+
+
+class AMLPLayer(GMLPLayer):
+    """One aMLP block: a gMLP block whose gate is the sum of the spatial projection and tiny attention (Figure 6)."""
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int = 0):
+        super().__init__(config, layer_idx)
+        self.attention = AMLPAttention(config)
+
+    @accept_past_key_values
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        layout: TokenLayout | None = None,
+        cache: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """Map `(batch, length, hidden_size)` to the same shape."""
+        residual = hidden_states
+        hidden_states = cast_once(self.norm(hidden_states))
+        query, key, value = self.attention.project(hidden_states)
+        hidden_states = self.activation(self.proj_in(hidden_states))
+        gates = None
+        if cache is not None:
+            # Transformers' caches expect one update per layer, so keys and values are concatenated.
+            gates = self.sgu.gate_inputs(hidden_states)[:, None]
+            gates = gates.to(key.dtype)  # GPUs normalise in float32 under autocast, but a cache has one dtype
+            gates, both = cache.update(gates, torch.cat([key, value], dim=-1), self.layer_idx)
+            gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
+        attention_mask = None if layout is None else layout.attention_mask
+        tiny_attention, _ = self.attention(query, key, value, attention_mask, **kwargs)
+        hidden_states = self.sgu(hidden_states, layout, tiny_attention, gates)
+        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
+
+
+# --- modeling/modeling_hybrid_bert.py
+class HybridBertAttention(UsesAttentionInterface, nn.Module):
+    """BERT's self-attention (`full_attention`), by Transformers' attention interface."""
+
+    def __init__(self, config: HybridBertConfig):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.head_dim
+        self.scaling = self.head_dim**-0.5
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.is_causal = False
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.k_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(
+        self, hidden_states: torch.Tensor, layout: TokenLayout, **kwargs: Unpack[TransformersKwargs]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mix tokens."""
+        hidden_states = cast_once(hidden_states)
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        query, key, value = (split_heads(project(hidden_states), self.head_dim) for project in projections)
+        attended, weights = self.attention_function()(
+            self,
+            query,
+            key,
+            value,
+            layout.attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.o_proj(attended.flatten(2)), weights
+
+
+LOGITS: dict[str, Callable[[HybridBertConfig], OffsetLogits | DenseLogits]] = {
+    "random_synthesizer": lambda c: OffsetLogits(c.num_attention_heads, c.max_position_embeddings),
+    "dense_synthesizer": DenseLogits,
+}
+"""Layer type -> the logits that stand in the place of queries times keys, created from the configuration."""
+
+
+class HybridBertSynthesizer(nn.Module):
+    """`softmax(B) V` with logits B other than queries times keys (Synthesizer, arXiv 2005.00743, section 3).
+
+    Logits that do not depend on the input need one matrix product for the whole batch, see `shared_attention`.
+    `"eager"`, which returns the weights, computes them for every sample.
+    """
+
+    def __init__(self, config: HybridBertConfig, token_mixer: str):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.head_dim
+        self.dropout = config.attention_probs_dropout_prob
+        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.logits = LOGITS[token_mixer](config)
+        self.is_shared = not isinstance(self.logits, DenseLogits)
+
+    def forward(
+        self, hidden_states: torch.Tensor, layout: TokenLayout, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mix tokens; arguments and results as in `HybridBertAttention`."""
+        hidden_states = cast_once(hidden_states)
+        values = split_heads(self.v_proj(hidden_states), self.head_dim)
+        dropout = self.dropout if self.training else 0.0
+        eager = self.config._attn_implementation == "eager"
+        if self.is_shared and not eager and layout.is_shared:
+            mixed, weights = shared_attention_by_layout(self.logits, values, layout, dropout), None
+        else:
+            logits = self.logits(layout, hidden_states=hidden_states)
+            mixed, weights = attention_from_logits(logits, values, visible_keys(layout, values.device), dropout)
+        return self.o_proj(mixed.flatten(2)), weights if eager else None
+
+    @torch.no_grad()
+    def set_max_length(self, max_length: int) -> None:
+        """Change the maximum length. New logits are copies of those of the farthest tokens."""
+        self.logits.resize(partial(resized, length=max_length))
+
+
+class HybridBertGate(nn.Linear):
+    """A linear map that starts at zero."""
+
+
+class HybridBertAFT(nn.Module):
+    """An Attention Free Transformer with a score per head and key (`aft`; arXiv 2105.14103, equation 2).
+
+    Head h gives token i `g_i sum_m p_im sum_j exp(w_ij + s_jm) v_j / sum_j exp(w_ij + s_jm)`. The logits w depend on
+    the offset j - i, the scores s of M mean queries on the state of token j, and their shares p, a softmax over m, on
+    that of token i. The gate `g_i = 2 sigmoid(x_i W + b)` is 1 at the start, and without `config.aft_gate` always.
+
+    With one mean query this needs one matrix product for the whole batch, see `aft_attention`. `"eager"` returns the
+    weights, which it computes for every sample.
+    """
+
+    def __init__(self, config: HybridBertConfig):
+        super().__init__()
+        heads, scores = config.num_attention_heads, config.num_attention_heads * config.num_mean_queries
+        self.config = config
+        self.head_dim = config.head_dim
+        self.dropout = config.attention_probs_dropout_prob
+        self.num_mean_queries = config.num_mean_queries
+        self.score_proj = nn.Linear(config.hidden_size, scores, bias=False)
+        self.share_proj = nn.Linear(config.hidden_size, scores) if config.num_mean_queries > 1 else None
+        self.gate_proj = HybridBertGate(config.hidden_size, heads) if config.aft_gate else None
+        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.logits = OffsetLogits(heads, config.max_position_embeddings)
+
+    def forward(
+        self, hidden_states: torch.Tensor, layout: TokenLayout, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mix tokens; arguments and results as in `HybridBertAttention`."""
+        hidden_states = cast_once(hidden_states)
+        values = split_heads(self.v_proj(hidden_states), self.head_dim)
+        scores, shares = split_heads(self.score_proj(hidden_states), self.num_mean_queries), None
+        if self.share_proj is not None:
+            shares = softmax(split_heads(self.share_proj(hidden_states), self.num_mean_queries), values.dtype)
+        dropout = self.dropout if self.training else 0.0
+        eager = self.config._attn_implementation == "eager"
+        if eager or not layout.is_shared:
+            weights = aft_weights(self.logits(layout), scores, shares, visible_keys(layout, values.device))
+            weights = weights.to(values.dtype)
+            mixed = (F.dropout(weights, dropout) @ values).transpose(1, 2)
+        else:
+            mixed = aft_by_layout(self.logits, scores, values, shares, layout, dropout)
+        if self.gate_proj is not None:
+            mixed = mixed * (2 * self.gate_proj(hidden_states).sigmoid())[..., None]
+        return self.o_proj(mixed.flatten(2)), weights if eager else None
+
+    @torch.no_grad()
+    def set_max_length(self, max_length: int) -> None:
+        """Change the maximum length. New logits are copies of those of the farthest tokens."""
+        self.logits.resize(partial(resized, length=max_length))
+
+
+MIXERS: dict[str, Callable[[HybridBertConfig], nn.Module]] = {
+    "full_attention": HybridBertAttention,
+    "aft": HybridBertAFT,
+    **{name: partial(HybridBertSynthesizer, token_mixer=name) for name in LOGITS},
+}
+"""Token mixer -> its module in a layer of BERT."""
+
+
+class HybridBertLayer(GradientCheckpointingLayer):
+    """A layer of BERT: a token mixer and a feed-forward layer, each with a residual and a norm."""
+
+    def __init__(self, config: HybridBertConfig, layer_idx: int = 0):
+        super().__init__()
+        self.token_mixer = config.token_mixers[layer_idx]  # type: ignore[index]  # `__post_init__` has set it
+        self.self_attn = MIXERS[self.token_mixer](config)
+        self.self_attn_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.proj_out = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.mlp_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self, hidden_states: torch.Tensor, layout: TokenLayout, **kwargs: Unpack[TransformersKwargs]
+    ) -> torch.Tensor:
+        """Map `(batch, length, hidden_size)` to the same shape."""
+        mixed, _ = self.self_attn(hidden_states, layout, **kwargs)
+        hidden_states = self.self_attn_norm(self.dropout(mixed) + hidden_states)
+        mixed = self.proj_out(self.activation(self.proj_in(hidden_states)))
+        return self.mlp_norm(self.dropout(mixed) + hidden_states)
+
+
+BLOCKS: dict[str, type[nn.Module]] = {"gmlp": GMLPLayer, "amlp": AMLPLayer}
+"""Layer type -> the block in the place of a whole layer of BERT."""
+
+
+class HybridBertPositions(nn.Embedding):
+    """Learned position embeddings."""
+
+    @torch.no_grad()
+    def set_max_length(self, max_length: int) -> None:
+        """Change the maximum length. New positions are copies of the last."""
+        self.weight = resized_parameter(self.weight, partial(resized, length=max_length), 0)
+        self.num_embeddings = max_length
+
+
+class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
+    """Base class of all models: initialization and supported features."""
+
+    config: HybridBertConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["GMLPLayer"]
+    _no_split_modules = ["HybridBertLayer", "GMLPLayer", "AMLPLayer"]
     _skip_keys_device_placement = ["past_key_values", "cache"]
-    _can_record_outputs = {"hidden_states": GMLPLayer}
-    _can_compile_fullgraph = True
-    _token_mixing_module: type[nn.Module] | tuple[type[nn.Module], ...] = SpatialProjection
     _supports_seq_idx = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {
+        "hidden_states": [HybridBertLayer, GMLPLayer],
+        "attentions": [HybridBertAttention, HybridBertSynthesizer, HybridBertAFT, AMLPAttention],
+    }
+    _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertAFT, HybridBertPositions)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model as it is: `config.token_mixers` follows from its layers, some of which may have left."""
+        names = {block: name for name, block in BLOCKS.items()}
+        layers: Any = self.base_model.layers
+        self.config.token_mixers = [names.get(type(layer)) or layer.token_mixer for layer in layers]
+        self.config.num_hidden_layers = len(layers)
+        super().save_pretrained(*args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -1137,44 +1783,42 @@ class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
         if isinstance(module, SpatialProjection):
             init.normal_(module.weight, std=self.config.spatial_initializer_range)
             init.ones_(module.bias)
-        elif isinstance(module, PatchEmbeddings) and module.cls_token is not None:
-            init.normal_(module.cls_token, std=self.config.initializer_range)
+        elif isinstance(module, OffsetLogits | PerHeadLinear):
+            init.normal_(module.weight, std=self.config.initializer_range)
+        if isinstance(module, OffsetLogits):
+            init.normal_(module.first, std=self.config.initializer_range)
+        elif isinstance(module, PerHeadLinear) and module.bias is not None:
+            init.zeros_(module.bias)
+        elif isinstance(module, HybridBertGate):
+            init.zeros_(module.weight)
 
 
-class GMLPModel(GMLPPreTrainedModel):
-    """The gMLP encoder, or decoder: token or patch embeddings, blocks, final norm.
+class HybridBertModel(HybridBertPreTrainedModel):
+    """The encoder: BERT's embeddings, the layers that `config.token_mixers` names, and a norm after a last MLP block.
 
-    Spatial weights replace position embeddings. For images, `pooler_output` is the input of the classifier, shape
-    `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean of the patches.
+    `output_attentions` gives the weights of those layers that have any.
     """
 
-    layer_class: type[nn.Module] = GMLPLayer
-
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: HybridBertConfig):
         super().__init__(config)
-        if config.image_size is None:
-            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-            if config.type_vocab_size:
-                self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        else:
-            config.set_image_size(config.image_size)  # it may have changed after the configuration was created
-            self.main_input_name = "pixel_values"
-            self.input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
-            self._input_embed_layer = "embed_patches"
-            self.embed_patches = PatchEmbeddings(config)
-            if config.use_class_token:
-                self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        config.validate_token_mixers()  # fields may have changed after the configuration was created
+        width, types = config.hidden_size, config.token_mixers or []
+        self.embed_tokens = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        if config.type_vocab_size:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.embed_positions = HybridBertPositions(config.max_position_embeddings, width)
+        self.embed_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        layers = [self.layer_class(config, layer_idx) for layer_idx in range(config.num_hidden_layers)]
-        self.layers = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if types[-1] in BLOCKS else nn.Identity()
+        self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)
+        self.has_offsets = not {"aft", "random_synthesizer"}.isdisjoint(types)
         self.gradient_checkpointing = False
         self.post_init()
 
     @merge_with_config_defaults
     @capture_outputs
     @auto_docstring
-    @accept_past_key_values
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -1182,82 +1826,78 @@ class GMLPModel(GMLPPreTrainedModel):
         token_type_ids: torch.LongTensor | None = None,
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
-        cache: Cache | None = None,
-        use_cache: bool | None = None,
         seq_idx: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+    ) -> BaseModelOutput:
         r"""
         seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
             For rows of several documents: the index of each token's document. Tokens see their own document only, and
             positions start at 0 in each document.
-        attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            1 for real tokens, 0 for padding; includes the tokens in the cache. For images: one number for the class
-            token, if there is one, and for each patch; patches with 0 do not change the others.
         """
-        check_modality(self.config, pixel_values, input_ids, token_type_ids, position_ids, inputs_embeds, seq_idx)
-        if pixel_values is None:
-            hidden_states = self._embed_text(input_ids, token_type_ids, inputs_embeds)
-        else:
-            hidden_states = self.embed_patches(pixel_values)
-        check_cache(cache)
-        if not self.config.is_decoder:
-            cache = None
-        elif cache is None and use_cache:
-            cache = DynamicCache(config=self.config)
-        layout = self._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
-        hidden_states = self.dropout(hidden_states)
-        for layer in self.layers[: self.config.num_hidden_layers]:  # fewer in self-speculative decoding
-            hidden_states = layer(hidden_states, layout=layout, **{CACHE_NAME: cache}, **kwargs)
+        embeds = embed_text(self.embed_tokens, input_ids, inputs_embeds, self.config.hidden_size)
+        layout, moves = token_layout(self.config, embeds, attention_mask, position_ids, None, seq_idx), None
+        types: torch.Tensor | None = token_type_ids
+        if self.has_offsets and is_exporting() and not self._returns_states(kwargs):
+            # A graph has to move left padding always: once, and not in every layer.
+            layout, moves = move_padding_right(layout)
+        if moves is not None:
+            embeds, attention_mask = take_tokens(embeds, moves[0]), layout.padding_mask
+            types = None if types is None else types.gather(1, moves[0])
+        if self.has_offsets and layout.counts_positions:  # all layers share the index
+            index = layout.distances(embeds.device)[0] + (layout.key_length - 1)
+            layout = layout._replace(diagonal_index=index)
+        if self.has_attention:
+            if layout.padding_mask is None and layout.full_mask is None:
+                attention_mask = None
+            mask = interface_mask(self.config, embeds, attention_mask, None, seq_idx)
+            layout = layout._replace(attention_mask=mask)
+        hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, types, layout)))
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, layout=layout, **kwargs)
         hidden_states = self.norm(hidden_states)
-        pooled = None
-        if pixel_values is not None:
-            pooled = pool_patches(hidden_states, attention_mask, self)
-        return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, pooled, None, cache)
+        return BaseModelOutput(hidden_states if moves is None else take_tokens(hidden_states, moves[1]))
 
-    def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:
-        """Create the layout for all layers; `inputs` as in `token_layout`."""
-        return token_layout(self.config, hidden_states, *inputs)
+    def _returns_states(self, kwargs: Mapping[str, Any]) -> bool:
+        names = (f"output_{name}" for name in self._can_record_outputs)
+        return any(kwargs.get(name, getattr(self.config, name, False)) for name in names)
 
-    def _embed_text(
-        self, input_ids: torch.Tensor | None, token_type_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
+    def _with_added_embeddings(
+        self, embeds: torch.Tensor, token_type_ids: torch.Tensor | None, layout: TokenLayout
     ) -> torch.Tensor:
-        embeddings = getattr(self, "embed_tokens", None)
-        hidden_states = embed_text(embeddings, input_ids, inputs_embeds, self.config.hidden_size)
         if self.config.type_vocab_size:
             if token_type_ids is None:
-                token_type_ids = torch.zeros(hidden_states.shape[:2], dtype=torch.long, device=hidden_states.device)
-            check_token_types(token_type_ids, hidden_states)
-            hidden_states = hidden_states + embed(self.token_type_embeddings, token_type_ids, "token_type_ids")
-        return hidden_states
+                token_type_ids = torch.zeros(1, embeds.shape[1], dtype=torch.long, device=embeds.device)
+            check_token_types(token_type_ids, embeds)
+            types = embed(self.token_type_embeddings, token_type_ids, "token_type_ids")
+            embeds = embeds + types.to(embeds.device)  # a `device_map` may split them
+        return embeds + self.embed_positions(layout.query_positions(embeds.device)).to(embeds.device)
 
 
-class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):
-    """gMLP with a language modelling head, tied to the embeddings by default."""
+class HybridBertForMaskedLM(MaskedLMHead, HybridBertPreTrainedModel):
+    """The encoder with a language modelling head, tied to the embeddings by default."""
 
-    backbone_class = GMLPModel
-
-
-class GMLPForSequenceClassification(SequenceClassificationHead, GMLPPreTrainedModel):
-    """gMLP with a sequence classification or regression head, e.g. for GLUE."""
-
-    backbone_class = GMLPModel
+    backbone_class = HybridBertModel
 
 
-class GMLPForTokenClassification(TokenClassificationHead, GMLPPreTrainedModel):
-    """gMLP with a classification head on every token, e.g. for named entities."""
+class HybridBertForSequenceClassification(SequenceClassificationHead, HybridBertPreTrainedModel):
+    """The encoder with a sequence classification or regression head, e.g. for GLUE."""
 
-    backbone_class = GMLPModel
-
-
-class GMLPForMultipleChoice(MultipleChoiceHead, GMLPPreTrainedModel):
-    """gMLP with a multiple choice head, e.g. for COPA or SWAG."""
-
-    backbone_class = GMLPModel
+    backbone_class = HybridBertModel
 
 
-class GMLPForQuestionAnswering(QuestionAnsweringHead, GMLPPreTrainedModel):
-    """gMLP with a span head for extractive question answering, e.g. SQuAD."""
+class HybridBertForTokenClassification(TokenClassificationHead, HybridBertPreTrainedModel):
+    """The encoder with a classification head on every token, e.g. for named entities."""
 
-    backbone_class = GMLPModel
+    backbone_class = HybridBertModel
+
+
+class HybridBertForMultipleChoice(MultipleChoiceHead, HybridBertPreTrainedModel):
+    """The encoder with a multiple choice head, e.g. for COPA or SWAG."""
+
+    backbone_class = HybridBertModel
+
+
+class HybridBertForQuestionAnswering(QuestionAnsweringHead, HybridBertPreTrainedModel):
+    """The encoder with a span head for extractive question answering, e.g. SQuAD."""
+
+    backbone_class = HybridBertModel
