@@ -1135,8 +1135,8 @@ def aft_attention(
 ) -> torch.Tensor:
     """`aft_weights` times values, with exp(w) for the whole batch: `(E (t * V)) / (E t)`, E = exp(w), t = exp(s).
 
-    For M = 1 this is one matrix product, in which t is one more column of the values. For M > 1 the weights of a
-    sample are `E * ((p / (E t)) t^T)`. The result is exact up to rounding if the sum of some visible offset and score
+    For M = 1 both products have one matrix E for the whole batch. For M > 1 the weights of a sample are
+    `E * ((p / (E t)) t^T)`. The result is exact up to rounding if the sum of some visible offset and score
     is within 80 of the sum of their maxima; smaller ones are raised to 115 below their maximum, and the result is
     finite. Dropout acts on keys, as in `shared_attention`.
     """
@@ -1150,16 +1150,15 @@ def aft_attention(
         values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
     tiny = torch.finfo(torch.float32).tiny
     with no_autocast(values.device):
+        totals = weights @ factors.permute(1, 2, 0, 3).flatten(2)
+        totals = totals.unflatten(-1, (batch, -1)).permute(2, 0, 1, 3).clamp(min=tiny)
         if mixture is not None:
             # A map per sample has fewer numbers than M results per token, unless texts are long.
-            totals = weights @ factors.permute(1, 2, 0, 3).flatten(2)
-            totals = totals.unflatten(-1, (batch, -1)).permute(2, 0, 1, 3).clamp(min=tiny)
             weights = weights * ((mixture.to(work_dtype) / totals) @ factors.mT)
             return (weights @ values.to(work_dtype)).transpose(1, 2).to(dtype)
-        columns = factors * F.pad(values.to(work_dtype), (0, 1), value=1.0)
-        columns = columns.permute(1, 2, 0, 3)
-        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:]).permute(2, 1, 0, 3)
-    return (mixed[..., :-1] / mixed[..., -1:].clamp(min=tiny)).to(dtype)
+        columns = (factors * values.to(work_dtype)).permute(1, 2, 0, 3)
+        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:])
+        return (mixed / totals.permute(1, 2, 0, 3)).permute(2, 1, 0, 3).to(dtype)
 
 
 def scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None = None) -> torch.Tensor:
