@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 OUT := outputs/quickstart
 SCRIPT := $(RUN) -m tokenmixers.run_scripts
 # Threads soon sleep while they wait for each other: beside other work, PyTorch's setting halves the speed.
-quickstart test test-slow test-extras test-demo test-versions: export GOMP_SPINCOUNT = 10000
+quickstart test test-slow test-extras test-clients test-demo test-versions: export GOMP_SPINCOUNT = 10000
 
 # RUN=python3 takes an environment that is there, without the network; the checkout is then imported from a link to it.
 # `make quickstart` installs what it uses, and the tests their tools on top of it.
@@ -20,7 +20,7 @@ endif
 # Whether a package is there.
 HAS = $(shell $(RUN) -c 'import $(1)' 2>/dev/null && echo yes)
 
-.PHONY: quickstart test test-slow test-extras test-demo test-gpu test-versions test-transformers check dist bench style clean
+.PHONY: quickstart test test-slow test-extras test-clients test-demo test-gpu test-versions test-transformers check dist bench style clean
 
 comma := ,
 # $(call environment,FOLDER,EXTRAS,PACKAGES,CONSTRAINTS): what more than the tests need goes into environments of its own,
@@ -85,6 +85,14 @@ test-extras: $(EXTRAS)/.installed  ## exports, quantisation, sentence embeddings
 		tests/run_scripts/test_evaluate_embeddings.py tests/run_scripts/embeddings
 	$(EXTRAS)/bin/python -m pytest -n 2 -m "slow or not slow" -k sentence_embeddings \
 		tests/run_scripts/every_command tests/run_scripts/test_recipes.py
+
+CLIENTS := $(VENV)-clients
+$(CLIENTS)/.installed: pyproject.toml constraints.txt
+	$(call environment,$(CLIENTS),embeddings$(comma)export$(comma)test,openvino setfit)
+	@touch $@
+
+test-clients: $(CLIENTS)/.installed  ## programs of other libraries on our models, written from their documentation
+	$(CLIENTS)/bin/python -m pytest -m "slow or not slow" tests/clients
 
 # Gradio does not take the version of Pillow that all else is tested with.
 DEMO := $(VENV)-demo
@@ -153,4 +161,4 @@ style: $(VENV)/.installed
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) $(EXTRAS) $(DEMO) $(PEERS) build dist outputs *.egg-info .mypy_cache
+	rm -rf $(VENV) $(EXTRAS) $(CLIENTS) $(DEMO) $(PEERS) build dist outputs *.egg-info .mypy_cache

@@ -42,7 +42,8 @@ class GMLPConfig(ValidatedConfig):
             of one, every block then starts as a feed-forward layer.
         mask_padding (`bool`, defaults to `True`):
             Whether the model applies `attention_mask`, so that padding on either side does not change real tokens.
-            `False` follows the paper, where the model sees the padding and learns to ignore it.
+            `False` follows the paper, where the model sees the padding and learns to ignore it. A mask of four
+            dimensions is applied in either case.
         layer_norm_eps (`float`, defaults to 1e-6): Epsilon of the block norms and of the final norm.
         gate_layer_norm_eps (`float`, defaults to 1e-5): Epsilon of the norm inside the spatial gating unit.
         initializer_range (`float`, defaults to 0.02): Standard deviation for initializing all other weight matrices.

@@ -38,7 +38,8 @@ class HybridBertConfig(ValidatedConfig):
             Other blocks, which normalise their input, in the place of a whole layer:
 
             - `"gmlp"`: the block of `GMLPModel`, about half of a layer's operations;
-            - `"amlp"`: the block of `AMLPModel`. If one of these two is the last layer, a norm follows.
+            - `"amlp"`: the block of `AMLPModel`. If one of these two is the last layer, a norm follows, see
+              `final_norm`.
         num_hidden_layers (`int`, *optional*): Number of layers; `None` means that of `token_mixers`, or 12.
         vocab_size (`int`, defaults to 30522): Number of token ids.
         hidden_size (`int`, defaults to 768): Width of the residual stream.
@@ -64,6 +65,9 @@ class HybridBertConfig(ValidatedConfig):
         spatial_weight_type (`"toeplitz"` or `"full"`, defaults to `"toeplitz"`): As in `GMLPConfig`.
         spatial_initializer_range (`float`, defaults to 1e-6): As in `GMLPConfig`.
         layer_norm_eps (`float`, defaults to 1e-12): Epsilon of all norms except those of gates.
+        final_norm (`bool`, *optional*):
+            Whether a norm follows the last layer; `None` means after a `"gmlp"` or `"amlp"` block. Saving sets it for
+            a model whose last layers were removed.
         gate_layer_norm_eps (`float`, defaults to 1e-5): Epsilon of the norm inside spatial gating units.
         initializer_range (`float`, defaults to 0.02): Standard deviation for initializing all other weights.
         tie_word_embeddings (`bool`, defaults to `True`):
@@ -119,6 +123,7 @@ class HybridBertConfig(ValidatedConfig):
     spatial_weight_type: Literal["toeplitz", "full"] = "toeplitz"
     spatial_initializer_range: float | int = 1e-6
     layer_norm_eps: float = 1e-12
+    final_norm: bool | None = None
     gate_layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
     tie_word_embeddings: bool = True

@@ -251,11 +251,13 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertAFT, HybridBertPositions)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save the model as it is: `config.token_mixers` follows from its layers, some of which may have left."""
+        """Save the model as it is: its layers, some of which may have left, and its last norm set configuration."""
         names = {block: name for name, block in BLOCKS.items()}
         layers: Any = self.base_model.layers
-        self.config.token_mixers = [names.get(type(layer)) or layer.token_mixer for layer in layers]
+        self.config.token_mixers = types = [names.get(type(layer)) or layer.token_mixer for layer in layers]
         self.config.num_hidden_layers = len(layers)
+        has_norm = not isinstance(self.base_model.norm, nn.Identity)
+        self.config.final_norm = None if has_norm == (types[-1] in BLOCKS) else has_norm
         super().save_pretrained(*args, **kwargs)
 
     @torch.no_grad()
@@ -291,7 +293,8 @@ class HybridBertModel(HybridBertPreTrainedModel):
         self.embed_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
-        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if types[-1] in BLOCKS else nn.Identity()
+        has_norm = types[-1] in BLOCKS if config.final_norm is None else config.final_norm
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if has_norm else nn.Identity()
         self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)
         self.has_offsets = not {"aft", "random_synthesizer"}.isdisjoint(types)
         self.gradient_checkpointing = False

@@ -3,8 +3,6 @@
 import importlib.util
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,36 +21,11 @@ from tokenmixers.run_scripts.push_to_hub import collect_files
 MODELS = tokenmixers.shipped_models()
 FOLDER = Path(tokenmixers.__file__).parent / "model_cards"
 #: Sentences, and each model's embeddings of them in half precision.
-SENTENCES = [
-    "A man is playing a guitar.",
-    "Somebody makes music with a stringed instrument.",
-    "The stock market fell by three percent on Tuesday.",
-    "How do I reset my password?",
-    "You can change your password in the settings of your account.",
-    "Photosynthesis turns light, water and carbon dioxide into sugar and oxygen.",
-    "The recipe needs two eggs, flour and a pinch of salt.",
-    "What is the capital of Australia?",
-    "Canberra is the capital city of Australia, although Sydney is larger.",
-    "An exception is raised if the file cannot be opened.",
-]
+SENTENCES = json.loads(Path(__file__).with_name("shipped_sentences.json").read_text(encoding="utf-8"))
 PINNED = Path(__file__).with_name("shipped_embeddings.safetensors")
 library = pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None, reason="needs sentence-transformers (extra embeddings)"
 )
-#: What a program without this package does with a folder.
-ALONE = """
-import json, sys
-import torch
-from transformers import AutoModel, AutoTokenizer, pipeline
-
-assert "tokenmixers" not in sys.modules
-model = AutoModel.from_pretrained({folder!r}, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained({folder!r}, trust_remote_code=True)
-extract = pipeline("feature-extraction", model=model, tokenizer=tokenizer)
-means = torch.stack([extract(text, return_tensors=True)[0].mean(dim=0) for text in {sentences!r}])
-assert "tokenmixers" not in sys.modules
-print(json.dumps(means.tolist()))
-"""
 
 
 def embed(folder: str, sentences: list[str]) -> np.ndarray:
@@ -62,12 +35,7 @@ def embed(folder: str, sentences: list[str]) -> np.ndarray:
     with torch.no_grad():
         states = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
     mask = batch["attention_mask"][..., None]
-    return from_means((states * mask).sum(1) / mask.sum(1))
-
-
-def from_means(means: torch.Tensor) -> np.ndarray:
-    """What follows the pooling: length 1."""
-    return torch.nn.functional.normalize(means).numpy()
+    return torch.nn.functional.normalize((states * mask).sum(1)).numpy()
 
 
 def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -117,14 +85,17 @@ def test_embeddings_stay(name):
         assert similarities[one].argsort()[-2] == other
 
 
-@library
-@pytest.mark.parametrize("name", MODELS)
-def test_sentence_transformers_gives_the_same(name):
-    from sentence_transformers import SentenceTransformer
+TOKENIZERS = """
+import sys
+from transformers import AutoTokenizer
+for folder in sys.argv[1:]:
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    assert tokenizer("a text").input_ids[0] == tokenizer.cls_token_id, folder
+"""
 
-    model = SentenceTransformer(tokenmixers.shipped_model(name), device="cpu")
-    assert cosines(model.encode(SENTENCES), load_file(PINNED)[name].astype(np.float32)).min() > 0.999
-    assert model.similarity_fn_name == "cosine"
+
+def test_tokenizers_need_neither_the_package_nor_trust(alone):
+    alone(TOKENIZERS, map(tokenmixers.shipped_model, MODELS))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -157,16 +128,6 @@ def test_first_block_of_the_card_runs_in_a_clone(name, monkeypatch, capsys):
     (code, *_) = re.findall(r"```python\n(.+?)```", (FOLDER / name / "README.md").read_text(), re.DOTALL)
     exec(compile(code, name, "exec"), {})
     assert "tensor([[1.0" in capsys.readouterr().out
-
-
-@pytest.mark.slow  # a process that imports everything
-@pytest.mark.parametrize("name", MODELS)
-def test_loads_without_this_package(name, tmp_path):
-    code = ALONE.format(folder=tokenmixers.shipped_model(name), sentences=SENTENCES)
-    finished = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    found = from_means(torch.tensor(json.loads(finished.stdout.splitlines()[-1])))
-    assert cosines(found, load_file(PINNED)[name].astype(np.float32)).min() > 0.99  # means with the special tokens
 
 
 @pytest.mark.slow  # 1,500 pairs of texts

@@ -236,6 +236,7 @@ class HybridBertConfig(ValidatedConfig):
     spatial_weight_type: Literal["toeplitz", "full"] = "toeplitz"
     spatial_initializer_range: float | int = 1e-6
     layer_norm_eps: float = 1e-12
+    final_norm: bool | None = None
     gate_layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
     tie_word_embeddings: bool = True

@@ -398,15 +398,13 @@ def token_layout(
         if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
             seq_idx = _documents(position_ids, batch)
     padding_mask, full_mask, left_padded = None, None, False
-    if attention_mask is None or not getattr(config, "mask_padding", True):
-        pass
-    elif isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 4:
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 4:
         if cache is None:  # otherwise there may be room for more
             check_full_mask(attention_mask, batch, length)
         if seq_idx is not None:
             raise ValueError("Give `seq_idx` or an `attention_mask` of four dimensions, and not both.")
         full_mask = attention_mask[..., :key_length].to(inputs_embeds.device)
-    else:
+    elif attention_mask is not None and getattr(config, "mask_padding", True):
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, cache)
         is_padded, left_padded = _sides_with_padding(padding_mask, config.image_size is None, is_toeplitz)
         padding_mask = padding_mask if is_padded else None
@@ -819,7 +817,7 @@ def interface_mask(
     seq_idx: torch.Tensor | None,
 ) -> Any:
     """The mask for `config._attn_implementation`; arguments as in `token_layout`."""
-    inputs = config, inputs_embeds, attention_mask if getattr(config, "mask_padding", True) else None
+    inputs = config, inputs_embeds, attention_mask
     documents: dict[str, Any] = {}
     if seq_idx is not None:
         if "flash" in config._attn_implementation:
@@ -1769,11 +1767,13 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertAFT, HybridBertPositions)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save the model as it is: `config.token_mixers` follows from its layers, some of which may have left."""
+        """Save the model as it is: its layers, some of which may have left, and its last norm set configuration."""
         names = {block: name for name, block in BLOCKS.items()}
         layers: Any = self.base_model.layers
-        self.config.token_mixers = [names.get(type(layer)) or layer.token_mixer for layer in layers]
+        self.config.token_mixers = types = [names.get(type(layer)) or layer.token_mixer for layer in layers]
         self.config.num_hidden_layers = len(layers)
+        has_norm = not isinstance(self.base_model.norm, nn.Identity)
+        self.config.final_norm = None if has_norm == (types[-1] in BLOCKS) else has_norm
         super().save_pretrained(*args, **kwargs)
 
     @torch.no_grad()
@@ -1809,7 +1809,8 @@ class HybridBertModel(HybridBertPreTrainedModel):
         self.embed_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
-        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if types[-1] in BLOCKS else nn.Identity()
+        has_norm = types[-1] in BLOCKS if config.final_norm is None else config.final_norm
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if has_norm else nn.Identity()
         self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)
         self.has_offsets = not {"aft", "random_synthesizer"}.isdisjoint(types)
         self.gradient_checkpointing = False

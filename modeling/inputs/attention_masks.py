@@ -22,7 +22,7 @@ def interface_mask(
     Raises:
         ValueError: If documents are packed and the implementation does not support such masks.
     """
-    inputs = config, inputs_embeds, attention_mask if getattr(config, "mask_padding", True) else None
+    inputs = config, inputs_embeds, attention_mask
     documents: dict[str, Any] = {}
     if seq_idx is not None:
         if "flash" in config._attn_implementation:

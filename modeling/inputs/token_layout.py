@@ -159,8 +159,8 @@ def token_layout(
     Args:
         config: Configuration of the encoder or decoder.
         inputs_embeds: New tokens, shape `(batch, length, hidden_size)`.
-        attention_mask: Non-zero for real tokens, shape `(batch, all tokens)`, or a mask of pairs as `full_mask`, which
-            leaves positions as they are; `None` without padding. Ignored if `config.mask_padding` is false.
+        attention_mask: Non-zero for real tokens, shape `(batch, all tokens)`, ignored if `config.mask_padding` is
+            false; or a mask of pairs as `full_mask`, which leaves positions as they are; `None` without padding.
         position_ids: Positions of the new tokens, shape `(batch or 1, length)`; counted if `None`.
         cache: The self-attention cache.
         seq_idx: Index of each token's document, shape `(batch, length)`; `None` if each row is one document. Without a
@@ -177,15 +177,13 @@ def token_layout(
         if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
             seq_idx = _documents(position_ids, batch)
     padding_mask, full_mask, left_padded = None, None, False
-    if attention_mask is None or not getattr(config, "mask_padding", True):
-        pass
-    elif isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 4:
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 4:
         if cache is None:  # otherwise there may be room for more
             check_full_mask(attention_mask, batch, length)
         if seq_idx is not None:
             raise ValueError("Give `seq_idx` or an `attention_mask` of four dimensions, and not both.")
         full_mask = attention_mask[..., :key_length].to(inputs_embeds.device)
-    else:
+    elif attention_mask is not None and getattr(config, "mask_padding", True):
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, cache)
         is_padded, left_padded = _sides_with_padding(padding_mask, config.image_size is None, is_toeplitz)
         padding_mask = padding_mask if is_padded else None

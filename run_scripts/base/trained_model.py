@@ -94,12 +94,12 @@ def model_fingerprint(name: str, revision: str | None = None, tokenizer_alone: b
 
 
 def check_folder(name: str, may_be_static: bool = False) -> None:
-    """Check that a folder is there, has the files of its modules, and is a model with layers.
+    """Check that a folder is there and has the files of its modules, and that it is a model with layers.
 
     Transformers would look for a missing folder on the Hub, without a network repeatedly.
 
     Args:
-        name: Folder or Hub id, of which nothing is checked.
+        name: Folder, or Hub id, of which only the layers are checked.
         may_be_static: Whether it may be static embeddings, which have a tokenizer and no layers.
     """
     path = Path(name)
@@ -110,15 +110,32 @@ def check_folder(name: str, may_be_static: bool = False) -> None:
             f"there is no {path.name!r} in the folder {str(path.parent)!r}: correct {name!r}, or run where "
             "there is no such folder if it is a Hub id."
         )
+    modules: list[str] = []
     if path.is_dir():
         modules = check_modules(path, lambda file: (path / file).is_file())
-        if modules[:1] == ["StaticEmbedding"] and not may_be_static:
-            raise UserError(
-                f"{name!r} is a static model: an embedding for each token, and no layers to train, cut, export or "
-                "convert. It gives embeddings (`SentenceTransformer.encode`), which `evaluate_embeddings` measures, a "
-                "classifier of scikit-learn takes as features, and a student learns (--teacher of "
-                "run_sentence_embeddings). Give a model with layers here."
-            )
+    elif not may_be_static and (file := _modules_of_hub(name)) is not None:
+        modules = check_modules(Path(file).parent, lambda _: True)  # what is missing there is downloaded later
+    if modules[:1] == ["StaticEmbedding"] and not may_be_static:
+        raise UserError(
+            f"{name!r} is a static model: an embedding for each token, and no layers to train, cut, export or "
+            "convert. It gives embeddings (`SentenceTransformer.encode`), which `evaluate_embeddings` measures, a "
+            "classifier of scikit-learn takes as features, and a student learns (--teacher of "
+            "run_sentence_embeddings). Give a model with layers here."
+        )
+
+
+def _modules_of_hub(name: str) -> str | None:
+    """The modules.json of a Hub id; only a repository that the cache knows nothing of is asked for it."""
+    from .hub_errors import offline_without_network  # which imports `datasets`, in a second
+
+    known = [cached_file(name, file, **_LOCAL) for file in ("modules.json", "config.json")]
+    if any(known):
+        return known[0]
+    try:
+        with offline_without_network():
+            return cached_file(name, "modules.json", **{**_LOCAL, "local_files_only": False})
+    except OSError:  # there is no such repository, which loading it says
+        return None
 
 
 def check_modules(folder: Path, has: Callable[[str], bool]) -> list[str]:

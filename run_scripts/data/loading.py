@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from datasets.fingerprint import Hasher
 from datasets.packaged_modules.csv.csv import Csv
+from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
 from datasets.packaged_modules.text.text import Text
 from pyarrow import compute
 
@@ -234,7 +235,7 @@ def load_rows(
     contents = () if streaming else tuple(file_fingerprint(file) for file in files)
     builder = _Rows(hash=Hasher.hash(code), files=tuple(files), contents=contents, read=read, features=features)
     if streaming:
-        return builder.as_streaming_dataset(split="train")
+        return _stream_of(files, builder.as_streaming_dataset(split="train"))
     try:
         builder.download_and_prepare()
     except datasets.exceptions.DatasetGenerationError as error:
@@ -244,6 +245,12 @@ def load_rows(
     if not builder.info.splits["train"].num_examples:  # which `datasets` does not load
         return datasets.Dataset.from_dict({name: [] for name in features}, features=features)
     return builder.as_dataset(split="train")
+
+
+def _stream_of(files: Iterable[str], rows: datasets.IterableDataset) -> datasets.IterableDataset:
+    """A stream that knows its files, whose contents `fingerprint` reads; what is made of it knows them too."""
+    rows.info.download_checksums = dict.fromkeys(files)
+    return rows
 
 
 def _lines_of(files: list[str]) -> Iterator[dict[str, str]]:
@@ -273,12 +280,19 @@ def load_named(
         with nullcontext() if is_here else offline_without_network():
             builder = _builder(name, config_name, token, options)
             by_line = is_here and isinstance(builder, Text) and builder.config.sample_by == "line"
-            if by_line and split in builder.config.data_files:
-                files = list(map(str, builder.config.data_files[split]))
-                return load_rows(files, _lines_of, features, streaming)
+            files = _local_files(builder)
+            if by_line and split in files:
+                return load_rows(files[split], _lines_of, features, streaming)
             if isinstance(builder, Csv) and builder.config.na_values is None:
                 options |= CSV_OPTIONS
-            return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
+            if files and not streaming:
+                # `datasets` would take what it has kept of a file of this name and time. Images it reads anew.
+                images = tuple(ImageFolder.EXTENSIONS)
+                read = [file for found in files.values() for file in found if not file.lower().endswith(images)]
+                contents = Hasher.hash([*map(file_fingerprint, read)])
+                options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE, contents))
+            rows = datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
+            return _stream_of(files.get(split, ()), rows) if streaming else rows
     except (
         datasets.exceptions.DatasetNotFoundError,
         RuntimeError,  # a data set that is a script
@@ -306,6 +320,13 @@ def _builder(
             options |= CSV_OPTIONS
             return None
         raise
+
+
+def _local_files(builder: datasets.DatasetBuilder | None) -> dict[str, list[str]]:
+    """The files of each split, if all of them are here."""
+    found = {} if builder is None else builder.config.data_files or {}
+    files = {str(split): [*map(str, names)] for split, names in found.items()}
+    return files if all(Path(file).is_file() for names in files.values() for file in names) else {}
 
 
 def in_memory(columns: Mapping[str, Any]) -> datasets.Dataset:

@@ -56,6 +56,14 @@ def test_a_mask_of_padding_or_documents(name, changes, make, tiny_model):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name", ["GMLPModel", "AMLPModel"])
+def test_a_model_that_sees_padding_still_takes_a_mask_of_pairs(name, tiny_model):
+    ids, mask = torch.randint(37, (2, 9)), torch.arange(9) < torch.tensor([[9], [4]])
+    found = tiny_model(name, mask_padding=False)(ids, attention_mask=mask[:, None, None].expand(-1, 1, 9, -1))
+    expected = tiny_model(name)(ids, attention_mask=mask)
+    torch.testing.assert_close(found.last_hidden_state[mask], expected.last_hidden_state[mask])
+
+
 def test_what_is_added_to_a_logit_is_a_factor_of_a_spatial_weight(tiny_model, spatial_matrix):
     projection = tiny_model("GMLPModel").layers[0].sgu.spatial_proj
     factors, layouts = torch.rand(2, 1, 9, 9), []

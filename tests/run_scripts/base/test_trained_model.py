@@ -318,3 +318,24 @@ def test_a_fingerprint_of_a_hub_id_is_that_of_its_files_in_the_cache(monkeypatch
     assert (
         len({model_fingerprint("me/model"), model_fingerprint("me/other"), model_fingerprint("me/model", "v2")}) == 3
     )
+
+
+@pytest.mark.parametrize("config", [{}, {"config.json": b'{"model_type": "model2vec"}'}], ids=["bare", "model2vec"])
+def test_a_static_model_on_the_hub_is_named_as_such(config, hub, online, monkeypatch):
+    modules = [{"path": "0_Static", "type": "sentence_transformers.models.StaticEmbedding"}]
+    name = f"me/static-{len(config)}"
+    hub[0].add_commit(name, "main", {"modules.json": json.dumps(modules).encode(), **config})
+    for offline in (False, True):  # then it is in the cache
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+        with pytest.raises(SystemExit, match=f"'{name}' is a static model: .* Give a model with layers here"):
+            load_config(ModelArguments(name))
+        check_folder(name, may_be_static=True)
+
+
+def test_models_with_layers_and_unknown_names_on_the_hub_pass(hub, online):
+    hub[0].add_commit("me/layers", "main", {"config.json": b"{}"})
+    hub[0].add_commit(
+        "me/pooled", "main", {"modules.json": b'[{"path": "", "type": "sentence_transformers.models.A"}]'}
+    )
+    for name in ("me/layers", "me/pooled", "me/nothing"):
+        check_folder(name)

@@ -1,3 +1,4 @@
+import json
 import os
 
 import datasets
@@ -5,7 +6,7 @@ import numpy as np
 import pytest
 
 from tokenmixers.run_scripts.data.files import find_files
-from tokenmixers.run_scripts.data.loading import PredictionDataArguments, drawn
+from tokenmixers.run_scripts.data.loading import PredictionDataArguments, drawn, load_named
 from tokenmixers.run_scripts.data.text_corpus import load_texts
 
 
@@ -58,12 +59,16 @@ def test_a_pattern_finds_names_with_brackets(tmp_path):
     assert sorted(load_texts([str(tmp_path / "a*.txt")], "text", "train")["text"]) == ["a1.txt", "a[1].txt"]
 
 
-def test_rows_are_those_of_the_files_contents(tmp_path):
-    """Whatever their size and time: another file may be moved into the place."""
-    file = tmp_path / "a.txt"
+@pytest.mark.parametrize("kind", ["a file", "txt", "json", "csv"])
+def test_rows_are_those_of_the_contents(kind, tmp_path):
+    """Of a file, or of a data set's folder: whatever size and time, as other files may be moved into the place."""
     found = []
-    for content in ("one", "two"):
-        file.write_text(content)
+    for text in ("one", "two"):
+        file = tmp_path / f"train.{'txt' if kind == 'a file' else kind}"
+        file.write_text({"json": json.dumps({"text": text}), "csv": f"text\n{text}"}.get(kind, text))
         os.utime(file, (2**30, 2**30))
-        found += load_texts([str(file)], "text", "train")["text"][:]
+        if kind == "a file":
+            found += load_texts([str(file)], "text", "train")["text"][:]
+        else:
+            found += load_named(str(tmp_path), None, "train")["text"][:]
     assert found == ["one", "two"]

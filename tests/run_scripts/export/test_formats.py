@@ -288,24 +288,6 @@ def from_guide(name: str, package: str, folder: Path):
 
 @exporting
 @pytest.mark.slow
-def test_openvino(checkpoint, tmp_path, tokenizer, run):
-    pytest.importorskip("openvino")
-    for name in ("AMLPForTokenClassification", "GMLPForImageClassification"):
-        folder, model = checkpoint(name)
-        (result,) = run(folder, tmp_path / f"{name}-out", kinds=("openvino",))
-        assert result["file"] == "openvino/openvino_model.xml"
-        assert result["bytes"] > 4 * model.num_parameters()
-        program = formats.Program(tmp_path / f"{name}-out" / result["file"], float32=True)
-        batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
-        inputs = {"pixel_values": torch.randn(5, 3, 8, 8)} if "Image" in name else {**batch}
-        with torch.no_grad():
-            expected = model(**{key: value for key, value in inputs.items() if key != "token_type_ids"})
-        mask = inputs.get("attention_mask")
-        assert largest_difference(program(inputs)["logits"].numpy(), expected.logits, mask) < 1e-4
-
-
-@exporting
-@pytest.mark.slow
 @pytest.mark.parametrize("opset", [formats.OLDEST_OPSET, formats.NEWEST_OPSET])
 def test_opsets(opset, checkpoint, tmp_path, run):
     import onnx
