@@ -1,5 +1,6 @@
 """What sentence embeddings lose against a teacher's, and the batches and partners that they are read in."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -70,18 +71,19 @@ def student(tmp_path):
     return build
 
 
-def _texts(columns, rows=7, length=9):
-    """Features of texts of unequal length, and the places of their embeddings."""
+def _texts(columns, rows=15, length=9):
+    """Features of texts of unequal length, the third for every fourth row, and the places of their embeddings."""
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(5, 15, (columns, rows, length), generator=draw)
     real = torch.arange(length) < torch.randint(3, length + 1, (columns, rows, 1), generator=draw)
     features = [{"input_ids": i, "attention_mask": mask.long()} for i, mask in zip(ids, real, strict=True)]
+    features[2:] = [{name: values[::4] for name, values in column.items()} for column in features[2:]]
     return features, torch.arange(rows * 2).view(2, rows).mT
 
 
 def _teacher_loss(model):
     loss = TeacherLoss(model, scale=4.0, states_weight=1.0, joined_weight=1.0)
-    loss.embeddings = torch.randn(14, 16, generator=torch.Generator().manual_seed(1))
+    loss.embeddings = torch.randn(30, 16, generator=torch.Generator().manual_seed(1))
     loss.read = lambda features: {"token_embeddings": features["input_ids"][..., None] + torch.arange(16.0).sin()}
     return loss
 
@@ -104,7 +106,8 @@ def test_a_batch_in_parts_has_the_loss_and_the_gradients_of_the_whole(build, col
         read = model.transformers_model.forward
 
         def in_pairs(**inputs):
-            parts = [{n: v[i : i + 2] if torch.is_tensor(v) else v for n, v in inputs.items()} for i in range(0, 7, 2)]
+            split = {n: v.split(2) if torch.is_tensor(v) else itertools.repeat(v) for n, v in inputs.items()}
+            parts = [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=False)]
             return {"last_hidden_state": torch.cat([read(**part).last_hidden_state for part in parts])}
 
         model.transformers_model.forward = in_pairs
