@@ -82,7 +82,9 @@ class EmbeddingArguments:
     )
 
     def __post_init__(self):
-        check_ranges(self, ("a finite number above 0", "scale"), ("at least 1", "matryoshka_dims max_tokens_per_batch"))
+        check_ranges(
+            self, ("a finite number above 0", "scale"), ("at least 1", "matryoshka_dims max_tokens_per_batch")
+        )
 
 
 @dataclass

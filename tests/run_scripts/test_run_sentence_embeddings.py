@@ -258,7 +258,10 @@ def test_a_grid_reports_medians_of_the_correlation(command, tmp_path):
     ("changes", "message"),
     [
         ({"matryoshka_dims": [8, 99]}, "--matryoshka_dims 99 is more than the 16 dimensions of the embeddings"),
-        ({"max_tokens_per_batch": 23}, "--max_tokens_per_batch 23 is less than a text can have, which is 24 tokens: giv"),
+        (
+            {"max_tokens_per_batch": 23},
+            "--max_tokens_per_batch 23 is less than a text can have, which is 24 tokens: giv",
+        ),
         ({"fsdp_size": 2}, "--fsdp_size is not possible here"),
         (
             {"model_name_or_path": None, "config_name": "synthesizer-random", "train_tokenizer": 90},

@@ -581,7 +581,10 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"joined_weight": 1, "teacher": None, "cache_teacher": None}, "--joined_weight is for distillation: name a"),
         ({"joined_weight": 1}, "the student's width is 16, the teacher's 32: give a student with hidden_size=32"),
         ({"states_weight": 1, "keep_layers": [], **NO_CONFIG}, "static embeddings have none: leave it out"),
-        ({"max_tokens_per_batch": 99, "keep_layers": [], **NO_CONFIG}, "with layers, not for static embeddings: leave"),
+        (
+            {"max_tokens_per_batch": 99, "keep_layers": [], **NO_CONFIG},
+            "with layers, not for static embeddings: leave",
+        ),
         (
             {"states_weight": 1, "keep_layers": [0], **NO_CONFIG, "max_seq_length": 24},
             "--states_weight compares states of tokens: the student reads 24 tokens of a text, the teacher 20: give",
