@@ -73,9 +73,18 @@ class EmbeddingArguments:
         default=None,
         metadata={"help": "Also train the embeddings cut to this many dimensions, e.g. 256 128 64."},
     )
+    max_tokens_per_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": "Train with the memory of this many tokens, e.g. 4096: batches that are longer, padding included, "
+            "are read in parts, and each part again in the backward pass. Loss and gradients stay those of all rows."
+        },
+    )
 
     def __post_init__(self):
-        check_ranges(self, ("a finite number above 0", "scale"), ("at least 1", "matryoshka_dims"))
+        check_ranges(
+            self, ("a finite number above 0", "scale"), ("at least 1", "matryoshka_dims max_tokens_per_batch")
+        )
 
 
 @dataclass
@@ -252,6 +261,8 @@ class SentenceEmbeddings(Task):
         if model.transformers_model is not None:  # static embeddings have no longest text
             model.max_seq_length = sequence_length(run.data_args.max_seq_length, model.config, model.tokenizer)
         library.check_dimensions(wanted.matryoshka_dims or (), model)
+        if wanted.max_tokens_per_batch is not None and run.args.do_train:
+            library.read_in_parts(model, wanted.max_tokens_per_batch)
         return model
 
     def prepare_model(self, run: Run, model: "SentenceTransformer") -> None:

@@ -3,15 +3,22 @@
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Encoding
+from pyarrow import compute
+from tokenizers import Encoding, Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
 #: Inputs of the tokenizer at once: what they allocate stays in the processor's cache.
 _BATCH = 100
+#: Words whose tokens are kept in memory at once.
+_WORDS = 300_000
 
 #: The columns that are made of encodings, with the numbers that `datasets` would choose.
 KINDS = {
@@ -34,18 +41,26 @@ def find_encodings(
         Names of the columns that the tokenizer returns, and an encoding for each of the inputs, which may have others
         in `overflowing`; `None` if the tokenizer has a method of its own for calls, or returns other columns.
     """
-    methods = ("__call__", "_encode_plus", "_convert_encoding")
-    if any(getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name) for name in methods):
-        return None
-    # Sets the truncation for all, and says which columns there are.
-    names = tokenizer(inputs[:1], **options).keys() - {"overflow_to_sample_mapping"}
-    if not names <= KINDS.keys():
+    names = _column_names(tokenizer, inputs, options)
+    if names is None:
         return None
     parts = (inputs[start : start + _BATCH] for start in range(0, len(inputs), _BATCH))
     backend, is_split = tokenizer.backend_tokenizer, options.get("is_split_into_words", False)
     encode = backend.encode_batch if is_split else backend.encode_batch_fast  # which leaves out the words, too
     found = chain.from_iterable(encode(part, is_pretokenized=is_split) for part in parts)
-    return [name for name in KINDS if name in names], list(found)
+    return names, list(found)
+
+
+def _column_names(
+    tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any], options: dict[str, Any]
+) -> list[str] | None:
+    """The columns that a tokenizer returns; `None` if it has a method of its own for calls, or there are others."""
+    methods = ("__call__", "_encode_plus", "_convert_encoding")
+    if any(getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name) for name in methods):
+        return None
+    # Also sets the truncation for all.
+    names = tokenizer(inputs[:1], **options).keys() - {"overflow_to_sample_mapping"}
+    return [name for name in KINDS if name in names] if names <= KINDS.keys() else None
 
 
 def columns_of(names: Collection[str], encodings: Sequence[Encoding]) -> dict[str, pa.ListArray]:
@@ -71,8 +86,90 @@ def encode(tokenizer: PreTrainedTokenizerBase, rows: Iterable[Sequence[str]], **
         **options: What the tokenizer is called with, padding excepted.
     """
     rows = [*map(tuple, rows)]
+    if all(len(row) == 1 for row in rows) and (words := _known_words(tokenizer)) is not None:
+        texts = [text for (text,) in rows]
+        names = _column_names(tokenizer, texts, options)
+        if names is not None:
+            return words.columns(names, texts, options["max_length"] if options.get("truncation") else None)
     found = find_encodings(tokenizer, [row[0] if len(row) == 1 else row for row in rows], **options)
     if found is not None:
         return columns_of(*found)
     columns = tokenizer(*map(list, zip(*rows, strict=True)), **options).items()
     return {name: pa.array(column, KINDS.get(name)) for name, column in columns}
+
+
+class _Words:
+    """The tokens of words that were read before: a tokenizer reads each different word once.
+
+    Args:
+        backend: The tokenizer, whose tokens of a text are those of its words, one after another.
+    """
+
+    def __init__(self, backend: Tokenizer):
+        self.backend = backend
+        self.tokens: dict[str, list[int]] = {}
+        with_special = backend.encode("a")
+        place = with_special.special_tokens_mask.index(0)
+        count = len(backend.encode("a", add_special_tokens=False).ids)
+        self.before, self.after = with_special.ids[:place], with_special.ids[place + count :]
+
+    def columns(self, names: Collection[str], texts: Sequence[str], max_length: int | None) -> dict[str, pa.ListArray]:
+        """As `columns_of`, for texts that are cut to `max_length` tokens."""
+        split = compute.split_pattern(pa.array(texts, pa.string()), " ")
+        words = compute.list_flatten(split).dictionary_encode()
+        sizes, tokens = self._read(words.dictionary.to_pylist())
+        places, starts = words.indices.to_numpy(), np.cumsum(sizes) - sizes
+        tokens = tokens[_ranges(starts[places], sizes[places])]
+        lengths = np.add.reduceat(sizes[places], split.offsets.to_numpy()[:-1])  # a text has at least one word
+        before, after = self.before, self.after
+        kept = lengths if max_length is None else np.minimum(lengths, max_length - len(before) - len(after))
+        ends = np.cumsum([0, *(kept + len(before) + len(after))], dtype=np.int32)
+        ids = np.empty(ends[-1], np.int32)
+        ids[_ranges(ends[:-1] + len(before), kept)] = tokens[_ranges(np.cumsum(lengths) - lengths, kept)]
+        for place, special in enumerate(before):
+            ids[ends[:-1] + place] = special
+        for place, special in enumerate(after, start=-len(after)):
+            ids[ends[1:] + place] = special
+        values = {"input_ids": ids, "token_type_ids": np.zeros(len(ids)), "attention_mask": np.ones(len(ids))}
+        return {n: pa.ListArray.from_arrays(ends, pa.array(values[n], KINDS[n].value_type)) for n in names}
+
+    def _read(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of tokens of words, and all tokens."""
+        if len(self.tokens) > _WORDS:
+            self.tokens.clear()
+        if new := [word for word in words if word not in self.tokens]:
+            self.backend.no_truncation()
+            found = self.backend.encode_batch_fast(new, add_special_tokens=False)
+            self.tokens.update(zip(new, (encoding.ids for encoding in found), strict=True))
+        tokens = [self.tokens[word] for word in words]
+        sizes = np.fromiter(map(len, tokens), np.int64, len(tokens))
+        return sizes, np.fromiter(chain.from_iterable(tokens), np.int32, sizes.sum())
+
+
+def _ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The numbers of ranges that start at `starts`, one after another."""
+    return np.arange(sizes.sum()) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+
+
+#: Tokenizer -> what its words' tokens depend on, and the words that it has read.
+_KNOWN: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[Any, _Words]] = WeakKeyDictionary()
+
+
+def _known_words(tokenizer: PreTrainedTokenizerBase) -> _Words | None:
+    """The words that a tokenizer has read; `None` if a text's tokens may be others than those of its words.
+
+    BERT's normalization and pre-tokenization look at single characters, and at a space every word ends.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    kinds = {"normalizer": BertNormalizer, "pre_tokenizer": BertPreTokenizer, "model": WordPiece}
+    if not all(isinstance(getattr(backend, name, None), kind) for name, kind in kinds.items()):
+        return None
+    added = sorted(tokenizer.added_tokens_encoder)
+    if tokenizer.truncation_side != "right" or any(" " in token for token in added):
+        return None
+    state = added, len(tokenizer), backend.normalizer.__getstate__(), backend.post_processor.__getstate__()
+    if _KNOWN.get(tokenizer, (None,))[0] != state:
+        backend.no_truncation()
+        backend.no_padding()
+        _KNOWN[tokenizer] = state, _Words(backend)
+    return _KNOWN[tokenizer][1]

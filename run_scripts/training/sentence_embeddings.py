@@ -23,7 +23,9 @@ from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, Mu
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers, MultiDatasetBatchSamplers
 from sentence_transformers.util import is_sentence_transformer_model, pairwise_cos_sim
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -179,6 +181,49 @@ def check_dimensions(dimensions: Sequence[int], model: SentenceTransformer) -> N
     for dimension in dimensions:
         if dimension > size:
             raise UserError(f"--matryoshka_dims {dimension} is more than the {size} dimensions of the embeddings.")
+
+
+def read_in_parts(model: SentenceTransformer, tokens: int) -> None:
+    """Let a model train with the memory of so many tokens: it reads a longer batch in parts, and each part twice.
+
+    Only the states of the last layer are kept of a part, which is read again in the backward pass (gradient caching,
+    arXiv 2101.06983), with the same dropout. All texts of a batch are in the loss together: loss and gradients are
+    those of the whole batch, up to rounding.
+
+    Args:
+        model: The bi-encoder.
+        tokens: Tokens of a part, padding included; at least the longest text's.
+
+    Raises:
+        UserError: If a text can be longer, or the model has no layers.
+    """
+    encoder = model.transformers_model
+    if encoder is None:
+        raise UserError("--max_tokens_per_batch is for models with layers, not for static embeddings: leave it out.")
+    if tokens < model.max_seq_length:
+        raise UserError(
+            f"--max_tokens_per_batch {tokens} is less than a text can have, which is {model.max_seq_length} tokens: "
+            "give more, or a lower --max_seq_length."
+        )
+    read = encoder.forward
+
+    def forward(**inputs: Any) -> Any:
+        count, length = inputs["input_ids"].shape
+        rows = tokens // length
+        if count <= rows or not torch.is_grad_enabled():
+            return read(**inputs)
+
+        def states(start: int) -> torch.Tensor:
+            part = {
+                name: value[start : start + rows] if isinstance(value, torch.Tensor) else value
+                for name, value in inputs.items()
+            }
+            return read(**part).last_hidden_state
+
+        parts = [checkpoint(states, start, use_reentrant=False) for start in range(0, count, rows)]
+        return BaseModelOutput(last_hidden_state=torch.cat(parts))
+
+    encoder.forward = forward
 
 
 def ranking_loss(

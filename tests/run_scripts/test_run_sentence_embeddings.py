@@ -76,6 +76,7 @@ def command(data, as_words, tmp_path):
         ({"per_device_train_batch_size": 41}, "there are 40 training pairs, and a step takes 41: lower --per_device"),
         ({"scale": 0}, "--scale must be a finite number above 0, got 0.0"),
         ({"matryoshka_dims": 0}, "--matryoshka_dims must be at least 1, got 0"),
+        ({"max_tokens_per_batch": 0}, "--max_tokens_per_batch must be at least 1, got 0"),
         ({"pooling_mode": "sum"}, "invalid choice: 'sum' (choose from 'mean', 'cls', 'max')"),
     ],
 )
@@ -156,6 +157,20 @@ def test_the_loss_is_that_of_in_batch_negatives(command, data, tmp_path):
         similarities = 20 * anchors @ torch.cat([positives, negatives]).T
         expected = torch.nn.functional.cross_entropy(similarities, torch.arange(len(rows)))
     assert loss == pytest.approx(expected.item(), rel=1e-4)
+
+
+@library
+def test_a_run_goes_on_in_parts_as_it_would_with_whole_batches(command, tmp_path):
+    options = {"optim": "sgd", "lr_scheduler_type": "constant", "precision": "fp32", "save_strategy": "steps"}
+    for name, steps, tokens in (("run", 4, None), ("parts", 2, 24), ("parts", 4, 30)):
+        run_sentence_embeddings.main(
+            command(**options, save_steps=2, max_steps=steps, max_tokens_per_batch=tokens, output_dir=tmp_path / name)
+        )
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "parts"))
+    start = load_file(tmp_path / "run" / "checkpoint-2" / "model.safetensors")
+    assert not all(torch.allclose(start[name], whole[name], atol=1e-4) for name in whole)
+    for name in whole:
+        torch.testing.assert_close(whole[name], parts[name], rtol=0, atol=1e-5)
 
 
 @library
@@ -243,6 +258,10 @@ def test_a_grid_reports_medians_of_the_correlation(command, tmp_path):
     ("changes", "message"),
     [
         ({"matryoshka_dims": [8, 99]}, "--matryoshka_dims 99 is more than the 16 dimensions of the embeddings"),
+        (
+            {"max_tokens_per_batch": 23},
+            "--max_tokens_per_batch 23 is less than a text can have, which is 24 tokens: giv",
+        ),
         ({"fsdp_size": 2}, "--fsdp_size is not possible here"),
         (
             {"model_name_or_path": None, "config_name": "synthesizer-random", "train_tokenizer": 90},
@@ -374,7 +393,8 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_process
     options = {"max_steps": 2, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "learning_rate": 0.01}
     options["precision"] = "fp32"  # the other process's choice may be another than that of tests
     run_sentence_embeddings.main(command(**options))
-    arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
+    options |= {"per_device_train_batch_size": 4, "output_dir": tmp_path / "launched", "max_tokens_per_batch": 24}
+    arguments = command(**options)
     in_two_processes("run_sentence_embeddings", arguments)
     single, launched = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "launched"))
     for name in single:

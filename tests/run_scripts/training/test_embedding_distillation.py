@@ -536,7 +536,7 @@ def test_recipe_runs_with_other_files_and_a_small_student(command, tmp_path):
 @pytest.mark.slow  # two processes that import everything
 def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_path):
     settings = {"per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 1, "max_seq_length": 20}
-    settings |= {"states_weight": 1, "joined_weight": 1}
+    settings |= {"states_weight": 1, "joined_weight": 1, "max_tokens_per_batch": 20}
     in_two_processes("run_sentence_embeddings", command(**NO_CONFIG, keep_layers=[1], **settings))
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
     ranked = [entry["ranking"] for entry in state["log_history"] if "ranking" in entry]
@@ -581,6 +581,10 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"joined_weight": 1, "teacher": None, "cache_teacher": None}, "--joined_weight is for distillation: name a"),
         ({"joined_weight": 1}, "the student's width is 16, the teacher's 32: give a student with hidden_size=32"),
         ({"states_weight": 1, "keep_layers": [], **NO_CONFIG}, "static embeddings have none: leave it out"),
+        (
+            {"max_tokens_per_batch": 99, "keep_layers": [], **NO_CONFIG},
+            "with layers, not for static embeddings: leave",
+        ),
         (
             {"states_weight": 1, "keep_layers": [0], **NO_CONFIG, "max_seq_length": 24},
             "--states_weight compares states of tokens: the student reads 24 tokens of a text, the teacher 20: give",

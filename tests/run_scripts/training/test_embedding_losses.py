@@ -1,5 +1,6 @@
 """What sentence embeddings lose against a teacher's, and the batches and partners that they are read in."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 
 pytest.importorskip("sentence_transformers")
 from datasets import Dataset
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from transformers import BertConfig, BertModel, BertTokenizer
 
 from tokenmixers.run_scripts.training import embedding_distillation
 from tokenmixers.run_scripts.training.embedding_distillation import (
@@ -16,6 +19,7 @@ from tokenmixers.run_scripts.training.embedding_distillation import (
     TeacherLoss,
     find_partners,
 )
+from tokenmixers.run_scripts.training.sentence_embeddings import as_sentence_transformer, read_in_parts
 
 
 class Recorded(torch.nn.Module):
@@ -49,6 +53,99 @@ def test_loss_is_the_formula():
     assert set(loss(features[:1], torch.arange(5))) == {"embedding", "similarity"}
     loss.has_pairs = True  # several processes gather the same parts at every step
     assert loss(features[:1], torch.arange(5))["ranking"] == 0
+
+
+@pytest.fixture
+def student(tmp_path):
+    """`student(dropout)`: a BERT with mean pooling, the same each time, in training mode."""
+
+    def build(dropout=0.0):
+        torch.manual_seed(0)
+        rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n" + "\n".join("abcdefghij"))
+        tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"), model_max_length=12)
+        model = BertModel(BertConfig(vocab_size=15, initializer_range=0.5, **sizes, **rates))
+        return as_sentence_transformer(model, tokenizer).train()
+
+    return build
+
+
+def _texts(columns, rows=15, length=9):
+    """Features of texts of unequal length, the third for every fourth row, and the places of their embeddings."""
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 15, (columns, rows, length), generator=draw)
+    real = torch.arange(length) < torch.randint(3, length + 1, (columns, rows, 1), generator=draw)
+    features = [{"input_ids": i, "attention_mask": mask.long()} for i, mask in zip(ids, real, strict=True)]
+    features[2:] = [{name: values[::4] for name, values in column.items()} for column in features[2:]]
+    return features, torch.arange(rows * 2).view(2, rows).mT
+
+
+def _teacher_loss(model):
+    loss = TeacherLoss(model, scale=4.0, states_weight=1.0, joined_weight=1.0)
+    loss.embeddings = torch.randn(30, 16, generator=torch.Generator().manual_seed(1))
+    loss.read = lambda features: {"token_embeddings": features["input_ids"][..., None] + torch.arange(16.0).sin()}
+    return loss
+
+
+def _loss_and_gradients(loss, model, features, labels):
+    torch.manual_seed(3)
+    found = loss([{**column} for column in features], labels)
+    found = sum(found.values()) if isinstance(found, dict) else found
+    found.backward()
+    return [found, *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize(("build", "columns"), [(MultipleNegativesRankingLoss, 2), (_teacher_loss, 3)])
+def test_a_batch_in_parts_has_the_loss_and_the_gradients_of_the_whole(build, columns, dropout, student):
+    """With dropout, those of the same parts without reading any twice: the whole batch has other random numbers."""
+    features, labels = _texts(columns)
+    model = student(dropout)
+    if dropout:
+        read = model.transformers_model.forward
+
+        def in_pairs(**inputs):
+            split = {n: v.split(2) if torch.is_tensor(v) else itertools.repeat(v) for n, v in inputs.items()}
+            parts = [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=False)]
+            return {"last_hidden_state": torch.cat([read(**part).last_hidden_state for part in parts])}
+
+        model.transformers_model.forward = in_pairs
+    expected = _loss_and_gradients(build(model), model, features, labels)
+    model = student(dropout)
+    read_in_parts(model, 2 * 9 + 8)
+    found = _loss_and_gradients(build(model), model, features, labels)
+    assert len(found) == len(expected) > 20
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_in_parts_needs_the_memory_of_a_part(student):
+    sizes, kept = [], [0]
+
+    def keep(tensor):
+        kept[-1] += tensor.nbytes
+        return tensor
+
+    def run(rows, tokens=None):
+        model = student()
+        if tokens is not None:
+            read_in_parts(model, tokens)
+        layer = model.transformers_model.encoder.layer[0]
+        layer.register_forward_hook(lambda module, inputs, output: sizes.append(inputs[0].shape[:2].numel()))
+        sizes.clear()
+        kept.append(0)
+        (features,), _ = _texts(1, rows, 12)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = model({**features})["sentence_embedding"]
+        output.sum().backward()
+        return kept[-1]
+
+    whole = run(40)
+    assert sizes == [480]
+    assert run(40, 60) < whole / 20  # the texts' last states, and what makes embeddings of them
+    assert sizes == [60] * 16  # each part once more in the backward pass
+    assert run(5, 60) > whole / 9 and sizes == [60]  # a batch that is no longer is read as it is
 
 
 @pytest.mark.parametrize("pooling", [None, "cls", "mean", "normalized_mean"])

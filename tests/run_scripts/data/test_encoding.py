@@ -1,0 +1,77 @@
+"""Tokens of many texts, compared with those that the tokenizer gives for each."""
+
+import random
+
+import pytest
+from transformers import BertTokenizer
+
+from tokenmixers.run_scripts.data import encoding
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+PIECES = [
+    *"aáA\u0301 \u00a0\t\n\u200b\x00\u3000,.!-'ßΣσéñ中文😀",
+    "  ",
+    "[MASK]",
+    "##b",
+    "ab",
+    "naïve",
+    "x" * 120,
+    "İ",
+    "ﬁ",
+    " the ",
+]
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "a",
+    "##a",
+    "##b",
+    "ab",
+    "the",
+    "n",
+    "##ai",
+    "##ve",
+    "i",
+    ",",
+    "-",
+]
+
+
+@pytest.fixture(params=["uncased", "cased", "unigram"])
+def tokenizer(request, tmp_path):
+    if request.param == "unigram":
+        return train_unigram_tokenizer(["the ab naive a, - the"] * 9, 40, model_max_length=64, show_progress=False)
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "中", "é"]))
+    return BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=request.param == "uncased")
+
+
+def test_tokens_are_those_of_each_text(tokenizer, monkeypatch):
+    monkeypatch.setattr(encoding, "_WORDS", 50)  # some are forgotten
+    draw = random.Random(0)
+    texts = ["".join(draw.choices(PIECES, k=draw.randint(0, 12))) for _ in range(400)]
+    for start in range(0, 400, 100):
+        if start == 200:
+            tokenizer.add_tokens(["ab", "xa"])
+        part = texts[start : start + 100]
+        for options in ({"truncation": "longest_first", "max_length": 7}, {"truncation": False}):
+            found = encoding.encode(tokenizer, zip(part), **options)
+            for place, text in enumerate(part):
+                expected = tokenizer(text, **options)
+                assert {name: column[place].as_py() for name, column in found.items()} == {**expected}, repr(text)
+
+
+def test_a_tokenizer_of_words_reads_each_once(tmp_path, monkeypatch):
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    tokenizer, read = BertTokenizer(str(tmp_path / "vocab.txt")), []
+    whole = encoding._Words._read
+    monkeypatch.setattr(
+        encoding._Words, "_read", lambda self, words: read.append(len(self.tokens)) or whole(self, words)
+    )
+    for text in ("the ab the", "ab the a", "a ab"):
+        columns = encoding.encode(tokenizer, [(text,)], truncation=True, max_length=9)
+    assert read == [0, 2, 3]
+    assert columns["input_ids"][0].as_py() == [2, 5, 8, 3]
