@@ -107,7 +107,7 @@ def test_narrow_layers_are_what_was_measured():
 
 
 def test_shapes_without_attention_are_what_was_measured():
-    _, rows = table_with("layers with a score")
+    _, rows = table_with("`aft` layers")
     runs = json.loads((EMBEDDINGS / "rows.json").read_text())["aft"]["runs"]
     for (kept, units, queries, operations, *cells), run in zip(rows, runs, strict=True):
         assert kept == ", ".join(map(str, run["keep_layers"])) and units == f"{run['intermediate_size']:,}"
@@ -213,24 +213,16 @@ def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
     whole, narrow, hybrid, scored = map(np.mean, overall.values())
     spread = [abs(np.subtract(*seeds)) for seeds in overall.values()]
     assert f"Two seeds differ as much ({min(spread):.1f} to {max(spread):.1f} in the mean)" in TEXT
-    both = f"(means of both seeds: {narrow:.1f} and {whole:.1f} %)"
-    assert f"keep {narrow - whole:.1f} points more than a whole one of as many operations {both}" in TEXT
+    assert f"keep {narrow - whole:.1f} points more than a whole one of as many operations" in TEXT
+    assert max(narrow, hybrid, scored) - min(narrow, hybrid, scored) < max(spread)  # "as much"
     claim = "`aft-minilm-small` keeps {:.1f} %, two narrow layers keep {:.1f} %, and one whole layer {:.1f} %"
     assert claim.format(scored, narrow, whole) in TEXT
-    assert f"Three narrow layers without attention keep {scored:.1f} %" in TEXT
-    assert f"a Random layer below one with attention {hybrid:.1f} %" in TEXT
     more, less = (np.mean([seed["retrieval"] for seed in shares[model]]) for model in ("2 narrow layers", head[-1]))
     assert f"In retrieval attention keeps {more - less:.1f} points more" in TEXT
     two = np.mean([*shares_by_kind("2 aft layers", scores, kinds).values()])
-    assert f"Two layers of 768 units keep {two:.1f} %" in TEXT
-    (_, *columns), rows = table_with("twice the rows")
-    for model, *cells in rows:
-        found = shares_by_kind(NAMES.get(model, model), scores, kinds)
-        found |= {"mean of the kinds": np.mean([*found.values()])}
-        found["five sets"] = np.mean([scores[NAMES.get(model, model), name] for name in five])
-        assert [float(cell.removesuffix(" %")) for cell in cells] == pytest.approx(
-            [found[x] for x in columns], abs=0.051
-        )
+    assert f"as much as two with 768, which keep {two:.1f} %" in TEXT
+    more = np.mean([*shares_by_kind("hybrid-minilm, more rows", scores, kinds).values()])
+    assert f"after 320,000 it keeps {more:.1f} % in the mean of the kinds" in TEXT
     states = np.mean([*shares_by_kind("hybrid-minilm-small, states", scores, kinds).values()])  # "without and with it"
     ours = overall["2 hybrid layers"][0]
     assert f"{states:.1f}" == f"{ours:.1f}" and f"has a mean share of {states:.1f} % without and with it" in TEXT
@@ -240,11 +232,11 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(scores):
     head, rows = table_with("share of the teacher")
     scores, kinds = with_more_rows(scores)
     overall = {}
-    assert head[1] == "rows seen, thousands" and len(rows) == 10
-    for title, _, *cells in rows:
+    assert head[-1] == "rows, thousands" and len(rows) == 10
+    for title, *cells, _ in rows:
         means = shares_by_kind(NAMES.get(title, title), scores, kinds)
         overall[title] = means["mean of the kinds"] = np.mean([*means.values()])
-        expected = [means[kind] for kind in head[2:]]
+        expected = [means[kind] for kind in head[1:-1]]
         assert [float(cell.removesuffix(" %")) for cell in cells] == pytest.approx(expected, abs=0.06)
     fewer, more = (shares_by_kind(f"3 layers, {rows},000 rows", scores, kinds) for rows in (120, 240))
     (_, _, _, *columns), rows = table_with("three layers")
@@ -319,17 +311,15 @@ def test_speeds_are_those_that_were_measured(tmp_path):
     assert f"they are {times} times as fast as it in ONNX and int8" in TEXT
     (times,) = {f"{single[narrow, kind] / single[ours, kind]:.1f}" for kind in ("float32", "onnx", "onnx-int8")}
     assert f"two narrow layers are {times} times as fast as `{ours}`" in TEXT
-    head, rows = table_with("other machines")
-    for title, *cells in rows:
-        machine, kind = title.split(", ")
-        found = table_of({"Intel Xeon": "model 207"}[machine])
-        for model, cell in zip(head[1:], cells, strict=True):
-            mine = found.get((NAMES.get(model, model), formats[kind], 1))
-            check(cell, mine and mine / found[TEACHER, formats[kind], 1])
+    head, rows = table_with("Intel Xeon")
+    found = table_of("model 207")
+    for model, *cells in rows:
+        for kind, cell in zip(head[1:], cells, strict=True):
+            check(cell, found[NAMES.get(model, model), formats[kind], 1] / found[TEACHER, formats[kind], 1])
 
 
 def test_the_guide_has_the_students_speed_and_quality():
-    page = {row[0]: row[-1] for row in table_with("share of the teacher")[1]}
+    page = {row[0]: row[1] for row in table_with("share of the teacher")[1]}
     speeds = {row[0]: row[1].partition(" / ")[0] for row in table_with(SPEEDS)[1]}
     _, rows = table_with("options", FOLDER.parent / "run_scripts/guides/sentence_embeddings.md")
     titles = ("3 layers", "2 layers", "2 narrow layers", "1 layer")
@@ -383,7 +373,7 @@ def test_finetuning_is_what_was_measured():
     head, rows = table_with("task")
     assert [row[0].partition(" (")[0] for row in rows] == list(tasks)
     for row in rows:
-        for model, cell in zip(head[2:-1], row[2:-1], strict=True):
+        for model, cell in zip(head[1:-1], row[1:-1], strict=True):
             (seeds,) = (
                 values for values in found[tasks[row[0].partition(" (")[0]], model].values() if len(values) > 1
             )
@@ -421,10 +411,10 @@ def test_finetuning_with_few_rows_is_what_was_measured():
     for run in measured["runs"]:
         found.setdefault((run["set"], f"{run['rows']:,}"), []).append((run["finetuned"], run["logistic"]))
     (_, rows), name = table_with("few rows"), ""
-    for title, size, draws, *cells, majority in rows:
+    for title, size, *cells, majority in rows:
         name = title or name
         scores = 100 * np.array(found.pop((name, size)))
-        assert int(draws) == len(scores)
+        assert len(scores) == (3 if name in ("TREC", "TweetEval irony") else 5)  # as the page says
         assert float(majority) == pytest.approx(100 * measured["majority"][name], abs=0.051)
         for column, cell in zip(scores.T, cells, strict=True):
             expected = np.mean(column), np.std(column, ddof=1)
