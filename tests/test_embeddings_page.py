@@ -130,6 +130,11 @@ def test_states_of_tokens_are_what_was_measured():
             measured.setdefault(run["model"], []).append(means)
     facts = json.loads((FOLDER / "studies" / "inheritance.json").read_text())["models"]["inheritance"]
     teacher = 2 * facts["layers/2x"]["flops"]
+    gained = {model: np.subtract(*reversed(values)) for model, values in measured.items()}
+    more = [gain[1] for model, gain in gained.items() if model.startswith(("layers", "attention"))]
+    assert f"On STS12 to STS15 students with attention gain {min(more):.1f} to {max(more):.1f} points" in TEXT
+    (lost,) = (-gain for model, gain in gained.items() if model.startswith("no attention"))
+    assert f"a student that inherits loses {min(lost):.1f} to {max(lost):.1f} points" in TEXT
     for (_, operations, *cells), (model, values) in zip(rows, measured.items(), strict=True):
         assert operations == f"{100 * facts[model]['flops'] / teacher:.0f} %"
         assert [[*map(float, cell.split(" / "))] for cell in cells] == [
@@ -305,6 +310,12 @@ def test_speeds_are_those_that_were_measured(tmp_path):
     for model, *cells in rows:
         expected = [single[NAMES.get(model, model), formats[kind]] for kind in head[1:]]
         assert [float(cell.replace(",", "")) for cell in cells] == pytest.approx(expected, abs=0.6), model
+    rates = {
+        row["threads"]: f"{row['sentences_per_second']:.0f}"
+        for row in published_speeds(EMBEDDINGS)
+        if (row["model"], row["format"]) == (TEACHER, "float32")
+    }
+    assert f"{rates[1]} sentences per second with one thread, {rates[2]} with two" in TEXT
     narrow, ours = "MiniLM, 2 narrow layers", "aft-minilm-small"
     ratios = [speeds[narrow, kind, 1] / speeds[ours, kind, 1] for kind in ("onnx", "onnx-int8")]
     (times,) = {f"{ratio:.1f}" for ratio in ratios}
@@ -356,6 +367,9 @@ def test_more_rows_are_what_was_measured():
     hybrids = [key for key in gains if {*key[1]} == {"random_synthesizer", "full_attention"}]
     line = sorted((few[key][1], all_of[key]) for key in gains if key[0] and not key[1])
     assert all(abs(all_of[key] - np.interp(few[key][1], *zip(*line, strict=True))) < 0.002 for key in hybrids)  # level
+    without = gains[(0, 2, 5), ("random_synthesizer",) * 3]
+    lost = 100 * np.subtract(gains[(0, 2, 5), ()], without)
+    assert "a student is {1:.1f} points behind instead of {0:.1f}".format(*lost) in TEXT
     behind = 100 * np.array([np.subtract(gains[key[0], ()], gains[key]) for key in hybrids]).round(3)
     claim = "are {1:.1f} to {3:.1f} points behind as many layers of BERT. After 24,000 rows it was {0:.1f} to {2:.1f}"
     ends = np.concatenate([behind.min(axis=0), behind.max(axis=0)])
@@ -420,6 +434,11 @@ def test_finetuning_with_few_rows_is_what_was_measured():
     better = [run["finetuned"] > run["logistic"] for run in measured["runs"]]
     text = TEXT
     assert f"better than a classifier on embeddings in {sum(better)} of the {len(better)} draws" in text
+    lower: dict[tuple[str, int], list[float]] = {}
+    for run in measured["runs"]:
+        lower.setdefault((run["set"], run["rows"]), []).append(run["logistic"] - run["logistic_with_c_1"])
+    points = 100 * max(map(np.mean, lower.values()))
+    assert f"with the default its means are lower by up to {points:.1f} points" in text
     both = [run for run in measured["runs"] if "with_mean" in run]
     assert f"was measured on {len(both)} of the draws" in text
     _, rows = table_with("set")
