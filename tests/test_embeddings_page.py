@@ -316,6 +316,9 @@ def test_speeds_are_those_that_were_measured(tmp_path):
         if (row["model"], row["format"]) == (TEACHER, "float32")
     }
     assert f"{rates[1]} sentences per second with one thread, {rates[2]} with two" in TEXT
+    scores = {(row["model"], row["format"]): row["score"] for row in measured["results"] if row["set"] == "STS-B"}
+    changes = [abs(scores[key] - scores[key[0], "float32"]) for key in scores if key[1] == "onnx-int8"]
+    assert f"in int8 differ from float32's by about {100 * max(changes):.1f} at most" in TEXT
     narrow, ours = "MiniLM, 2 narrow layers", "aft-minilm-small"
     ratios = [speeds[narrow, kind, 1] / speeds[ours, kind, 1] for kind in ("onnx", "onnx-int8")]
     (times,) = {f"{ratio:.1f}" for ratio in ratios}

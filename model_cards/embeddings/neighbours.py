@@ -41,7 +41,7 @@ alone = neighbours(target, target)
 for model in (teacher, *(SentenceTransformer(tokenmixers.shipped_model(one)) for one in tokenmixers.shipped_models())):
     found = model.encode(texts)
     places = (found, found), (found, target), (target, found)
-    print((found * target).sum(1).mean(), [shared(neighbours(*both), alone) for both in places])
+    print((found * target).sum(1).mean(), *(shared(neighbours(*both), alone) for both in places))
     for title, (rows, alike) in pairs.items():
         scores = (model.encode(rows["sentence1"]) * model.encode(rows["sentence2"])).sum(1)
         print(title, [threshold(scores, alike, precision) for precision in (0.7, 0.9)])
