@@ -52,11 +52,10 @@ def tables(text: str) -> list[list[list[str]]]:
     ]
 
 
-def with_commands(table: list[list[str]], text: str) -> list[list[str]]:
-    """A table with the commands of the block below it as last cells, with the recipes of the page's list."""
+def with_commands(table: list[list[str]], commands: list[str]) -> list[list[str]]:
+    """A table with these commands as last cells, with the recipes of the page's list."""
     if table[0][-1] != "NAME":
         return table
-    commands = re.search(r"```bash\n(.+?)```", text, flags=re.DOTALL)[1].splitlines()
     found = [[*table[0][:-1], "command"]]
     for *row, cell in table[1:]:
         name = cell.strip("`")
@@ -67,9 +66,14 @@ def with_commands(table: list[list[str]], text: str) -> list[list[str]]:
 
 
 def sections() -> dict[str, list[list[str]]]:
-    """Heading -> the first table below it."""
-    parts = re.findall(r"^### (.+)\n((?:(?!^##).*\n?)*)", PAGE, flags=re.MULTILINE)
-    return {heading: with_commands(tables(text)[0], text) for heading, text in parts}
+    """Heading -> the first table below it, with the commands of the first block below it, or of the table before."""
+    found, commands = {}, []
+    for heading, text in re.findall(r"^### (.+)\n((?:(?!^##).*\n?)*)", PAGE, flags=re.MULTILINE):
+        block = re.search(r"```bash\n(.+?)```", text, flags=re.DOTALL)
+        commands = block[1].splitlines() if block else commands
+        if "\n|" in text:
+            found[heading] = with_commands(tables(text)[0], commands)
+    return found
 
 
 SECTIONS = sections()

@@ -67,27 +67,6 @@ IN_COMMON = {
 PRESETS = ("vanilla", "random", "dense")
 
 
-class Measure(NamedTuple):
-    """A figure of the first model of each group, if it was measured."""
-
-    key: str
-    title: str
-    text: str
-    scale: float = 1.0
-    cases: tuple[bool, ...] = (False, True)
-    """Eager, compiled."""
-    on_accelerators: bool = False
-    """Only there."""
-
-
-MEASURES = (
-    Measure("per_second", "tokens or images per second", "{:,.0f}", on_accelerators=True),
-    Measure("peak_bytes", "memory besides the weights, MB", "{:,.0f}", 1e-6, on_accelerators=True),
-    Measure("floor", "share of the floor", "{:.0%}"),
-    Measure("compile_seconds", "seconds to compile", "{:,.1f}", cases=(True,)),
-)
-
-
 class SummaryRow(NamedTuple):
     """A row of a summary, whose figures share a cell."""
 
@@ -252,9 +231,9 @@ def _figures_of_one_run(
     return max(map(figures, reversed(runs)), key=lambda run: sum(figure is not None for figure in run))
 
 
-def _format_figures(figures: Sequence[float | None], text: str = "{:.2f}") -> str:
+def _format_figures(figures: Sequence[float | None]) -> str:
     """A cell of a table with these figures, empty if there are none."""
-    return " / ".join("-" if figure is None else text.format(figure) for figure in figures) if any(figures) else ""
+    return " / ".join("-" if figure is None else f"{figure:.2f}" for figure in figures) if any(figures) else ""
 
 
 def _dtypes(reports: Results) -> list[str]:
@@ -268,23 +247,20 @@ Figure = Callable[[Mapping[str, Any], str, str, bool], float | None]
 
 
 class Line(NamedTuple):
-    """A row of a machine's table: its names, and the figure in its cells with its format."""
+    """A row of a machine's table: its names, and the figure in its cells."""
 
     names: tuple[str, str]
     figure: Figure
-    text: str = "{:.2f}"
-    cases: tuple[bool, ...] = (False, True)
-    """Eager, compiled."""
 
 
-def case_table(title: str, head: tuple[str, str], lines: Sequence[Line], reports: Results) -> str:
+def case_table(lines: Sequence[Line], reports: Results) -> str:
     """A table of a machine: eager / compiled, a column per type and mode; empty if nothing was measured."""
 
     def cell(dtype: str, mode: str, line: Line) -> str:
         def figures(report: Mapping[str, Any]) -> list[float | None]:
-            return [line.figure(report, mode, dtype, compiled) for compiled in line.cases]
+            return [line.figure(report, mode, dtype, compiled) for compiled in (False, True)]
 
-        return _format_figures(_figures_of_one_run(reports, figures), line.text).removesuffix(" / -")
+        return _format_figures(_figures_of_one_run(reports, figures)).removesuffix(" / -")
 
     columns = [(dtype, mode) for dtype in _dtypes(reports) for mode in ("inference", "training")]
     table = [(line.names, [cell(*column, line) for column in columns]) for line in lines]
@@ -293,7 +269,7 @@ def case_table(title: str, head: tuple[str, str], lines: Sequence[Line], reports
         return ""
     measured = [index for index in range(len(columns)) if any(cells[index] for _, cells in table)]
     rows = [(*names, *(cells[index] for index in measured)) for names, cells in table]
-    return f"### {title}\n\n{markdown_table((*head, *(', '.join(columns[index]) for index in measured)), rows)}"
+    return markdown_table(("", "against", *(", ".join(columns[index]) for index in measured)), rows)
 
 
 def _row_name(group: str, model: str) -> str:
@@ -324,28 +300,6 @@ def comparison_lines(comparison: Comparison, reports: Results) -> list[Line]:
 
     groups = dict.fromkeys(row["group"] for row in rows)
     return [line(*names) for names in product(groups, models, peers) if all(map(_is_shown, names))]
-
-
-def measure_lines(measure: Measure, reports: Results) -> list[Line]:
-    """A figure of the first model of each group."""
-    if measure.on_accelerators and not _machine(reports).get("accelerator"):
-        return []
-    firsts = {
-        (row["cell"], row["group"], row["model"])
-        for report in reports.values()
-        for row in report["results"]
-        if row["is_first"] and row.get(measure.key) is not None
-    }
-
-    def line(cell: int, group: str, model: str) -> Line:
-        def figure(report: Mapping[str, Any], *case: Any) -> float | None:
-            rows = report["by_case"].get((cell, group, *case), ())
-            values = [row.get(measure.key) for row in rows if row["model"] == model]
-            return None if values in ([], [None]) else values[0] * measure.scale
-
-        return Line((_row_name(group, model), measure.title), figure, measure.text, measure.cases)
-
-    return [line(*names) for names in sorted(firsts) if _is_shown(names[1])]
 
 
 def machines_table(machines: Mapping[str, Results]) -> str:
@@ -393,7 +347,7 @@ def _title(letter: str, reports: Results) -> str:
 
 
 def machine_section(letter: str, reports: Results) -> str:
-    """Versions and dates of a machine's results, its tables, and their commands."""
+    """Versions and dates of a machine's results, its speed-ups, and their commands."""
     machine = _machine(reports)
     others = [
         (report["machine"].get(kind) or {}).items() for kind in ("peers", "tools") for report in reports.values()
@@ -403,20 +357,10 @@ def machine_section(letter: str, reports: Results) -> str:
     dates = sorted(report["machine"]["date"] for report in reports.values())
     facts.append(dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}")
     facts += dict.fromkeys(report["source"] for report in reports.values() if "source" in report)
-    found: dict[str, list[float]] = {}
-    for report in reports.values():
-        for dtype, values in report.get("matmul_peaks", {}).items():
-            found.setdefault(dtype, []).extend(values.values())
-    peaks = [f"{dtype} {max(values) / 1e9:,.0f} GFLOP/s" for dtype, values in sorted(found.items())]
-    if peaks:
-        facts.append("fastest matrix product " + ", ".join(peaks))
     head = f"## {_title(letter, reports)}\n\n{'; '.join(fact for fact in facts if fact)}."
     compared = [line for comparison in COMPARISONS for line in comparison_lines(comparison, reports)]
-    measured = [line for measure in MEASURES for line in measure_lines(measure, reports)]
-    tables = [case_table(f"{letter}: speed-up", ("", "against"), compared, reports)]
-    tables.append(case_table(f"{letter}: other figures", ("", "figure"), measured, reports))
     commands = "\n".join(command(stem, report["arguments"]) for stem, report in reports.items())
-    return "\n\n".join([head, *filter(None, tables), f"### {letter}: commands\n\n```bash\n{commands}\n```"])
+    return "\n\n".join(filter(None, [head, case_table(compared, reports), f"```bash\n{commands}\n```"]))
 
 
 def page(folder: Path) -> str:

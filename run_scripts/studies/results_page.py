@@ -27,7 +27,7 @@ CONCLUSIONS = "conclusions.yaml"
 MAX_LINES = 6
 
 #: Columns and rows of a table on the page. The csv files have all.
-MAX_COLUMNS, MAX_ROWS = 7, 15
+MAX_COLUMNS, MAX_ROWS = 5, 15
 
 
 def result_rows(analysis: Analysis, task: Task) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ import statistics
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tokenmixers.run_scripts.studies.analysis import Analysis
@@ -131,6 +132,66 @@ def test_the_verdicts_follow_from_the_runs(report):
         found = [pair for pair in pairs if pair["claim"] == claim["claim"]]
         assert [pair["difference, 95 % interval"] for pair in found] == differences
         assert {pair["verdict"] for pair in found} == {verdict}
+
+
+def means(study: str, task: str = "", of: str = "") -> dict[str, float]:
+    """Model -> the mean of its chosen runs, or of a measure of them."""
+    report = next(one.values[0] for one in REPORTS if one.id == study)
+    task = task or report["study"]
+    settings = report["definition"] | report["definition"].get("tasks", {}).get(task, {})
+    runs = {model: chosen_runs(report, settings, task, model).values() for model in report["models"][task]}
+    return {
+        model: statistics.fmean(run["measures"][of][-1][1] if of else run["result"] for run in found)
+        for model, found in runs.items()
+    }
+
+
+def test_the_findings_say_what_was_measured():
+    text = " ".join((STUDIES / "README.md").read_text().split())
+
+    def lower(study: str, first: str, second: str, task: str = "") -> float:
+        found = means(study, task)
+        return 100 * (1 - found[first] / found[second])
+
+    def behind(of: str = "") -> float:
+        found = means("embeddings", of=of)
+        return 100 * (found["bert"] - found["gmlp"])
+
+    assert f"gMLP has {lower('depth', 'gmlp', 'transformer of 3 layers'):.0f} % lower perplexity than the best" in text
+    assert f"gMLP is {behind('retrieval_ndcg@10'):.0f} and {behind():.0f} points behind" in text
+    gated = [lower("feed_forwards", name, "relu", "masked language modelling") for name in ("swiglu", "geglu")]
+    assert "SwiGLU and GEGLU have {:.0f} and {:.0f} % lower perplexity than ReLU".format(*gated) in text
+    gates = [-lower("gates", name, "split") for name in ("multiplicative", "linear")]
+    assert "the others have {:.0f} to {:.0f} % higher perplexity".format(*gates) in text
+    for data, claim in (
+        ("images", "On Fashion-MNIST gMLP ({gmlp:.1f} %) is better than MLP-Mixer ({mixer:.1f} %)"),
+        ("images-cifar10", "gMLP ({gmlp:.1f} %) is better than MLP-Mixer ({mixer:.1f} %) and ViT ({vit:.1f} %)"),
+    ):
+        assert claim.format(**{name: 100 * mean for name, mean in means(data).items()}) in text
+    sizes = [-lower("scale", f"transformer/{size}", f"gmlp/{size}") for size in ("xs", "s", "m")]
+    assert f"the Transformer has {min(sizes):.0f} to {max(sizes):.0f} % higher perplexity than gMLP" in text
+    assert f"Toeplitz weights have {lower('toeplitz', 'toeplitz', 'full'):.0f} % lower perplexity" in text
+
+
+def test_students_are_as_far_behind_the_layers_as_the_page_says():
+    """At equal operations, linear between one, two and three of the teacher's layers."""
+    report = next(one.values[0] for one in REPORTS if one.id == "inheritance")
+    flops = {model: facts["flops"] for model, facts in report["models"]["inheritance"].items()}
+    kinds = {
+        "Random Synthesizers below": ("random first", "attention last"),
+        "gMLP blocks below": ("gmlp below attention",),
+        "layers that inherit": ("no attention",),
+        "models from scratch": ("gmlp", "amlp", "random", "random vanilla"),
+    }
+    text = (STUDIES / "README.md").read_text()
+    for kind, names in kinds.items():
+        cells = re.search(rf"^\| {kind}.*?\| (.+) \| (.+) \|$", text, re.MULTILINE).groups()
+        for cell, of in zip(cells, ("", "retrieval_ndcg@10"), strict=True):
+            found = means("inheritance", of=of)
+            line = sorted((flops[model], found[model]) for model in found if model.startswith("layers/"))
+            students = [model for model in found if model.partition("/")[0] in names]
+            behind = [100 * (np.interp(flops[model], *zip(*line, strict=True)) - found[model]) for model in students]
+            assert cell == f"{min(behind):.1f} to {max(behind):.1f}", kind
 
 
 class WithoutTheFirstSeed(Analysis):
