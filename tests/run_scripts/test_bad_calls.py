@@ -224,7 +224,6 @@ TEXTS = [
                 "--tasks cola --data_dir tasks",
                 "tasks/CoLA/train.tsv, line 2: the label '2' is not one of 'unacceptable', 'acceptable'",
             ),
-            ("--tasks squad --squad_train_file nope.json", "there is no file 'nope.json'"),
         )
     ],
     (
