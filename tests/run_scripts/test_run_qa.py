@@ -356,7 +356,7 @@ def test_windows_hold_the_answers(tokenizer):
     assert held == set(range(len(split)))
     assert answers_in_no_window(split, windows) == 0
     # Windows of five tokens of context, which share none, cut some answers in two.
-    arguments = QuestionDataArguments(doc_stride=0, max_question_length=16, align_to_words=False)
+    arguments = QuestionDataArguments(doc_stride=0, max_question_length=16)
     narrow = make_windows(split, tokenizer, 24, arguments)
     found = {window["example"] for window in narrow if any(window[f"{end}_positions"] for end in ("start", "end"))}
     assert 0 < answers_in_no_window(split, narrow) == len(split) - len(found)
