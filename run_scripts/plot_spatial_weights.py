@@ -13,7 +13,6 @@ Needs matplotlib: `pip install '.[plot]'`.
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 from transformers import AutoModel, PreTrainedModel
@@ -48,7 +47,6 @@ class PlotArguments:
     columns: int = field(default=3, metadata={"help": "Layers per row of a plot; tokens, for image models."})
     text: str | None = field(default=None, metadata={"help": "Sentence for the attention maps of an aMLP."})
     text_pair: str | None = field(default=None, metadata={"help": "Second sentence of a pair."})
-    format: Literal["png", "svg", "pdf"] = field(default="png", metadata={"help": "Format of the plots."})
 
     def __post_init__(self):
         check_ranges(self, ("at least 1", "columns"))
@@ -173,9 +171,7 @@ def main(argv: list[str] | None = None) -> None:
         tokenizer = load_trained_tokenizer(arguments.model)
         maps, tokens = attention_maps(model, tokenizer, arguments.text, arguments.text_pair)
     folder.mkdir(parents=True, exist_ok=True)
-    filters, structure, attention = (
-        folder / f"{name}.{arguments.format}" for name in ("spatial_filters", "toeplitzness", "attention")
-    )
+    filters, structure, attention = (folder / f"{n}.png" for n in ("spatial_filters", "toeplitzness", "attention"))
     grid = None if model.config.image_size is None else model.config.patch_grid
     if grid is None:
         draw_text_filters(matrices, filters, arguments.columns)
