@@ -29,9 +29,6 @@ class Arguments:
         metadata={"help": "Folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., maybe with .gz."}
     )
     output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
-    class_names: list[str] | None = field(
-        default=None, metadata={"help": "Names of the classes in their order; their numbers by default."}
-    )
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -80,9 +77,7 @@ def write(arguments: Arguments, folder: Path) -> None:
                 "expected are (images, height, width) and (images,)."
             )
     num_labels = 1 + max(int(labels.max()) for _, labels in arrays.values())
-    names = arguments.class_names or [str(label) for label in range(num_labels)]
-    if len(names) != num_labels:
-        raise UserError(f"--class_names has {len(names)} names; the images have {num_labels} classes.")
+    names = [str(label) for label in range(num_labels)]
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
     folder.mkdir(parents=True, exist_ok=True)
     for split, (images, labels) in arrays.items():

@@ -68,7 +68,6 @@ NUMBERS = [
     (("evaluate_embeddings",), "threads", "0", AT_LEAST_1),
     (("plot_spatial_weights",), "columns", "0", AT_LEAST_1),
     (("make_data associative_recall",), "values", "1", "must be at least 2, got "),
-    (("make_data number_names",), "train_count", "0", AT_LEAST_1),
 ]
 
 WITH_OUTPUT = (*TRAINING, "convert_t5", "convert_timm", "plot_spatial_weights", "benchmark", "make_data idx_images")
@@ -274,7 +273,6 @@ TEXTS = [
     (("benchmark",), "--cells 99", "argument --cells: invalid choice: 99"),
     (("benchmark",), "--cells 5 --length_files nope.txt", "there is no file 'nope.txt'"),
     (("benchmark_page",), "--folder folder", "there is no folder/README.md"),
-    (("make_data number_names",), "--train_count 10000000", "there are 1,000,000 numbers"),
     (
         ("make_data idx_images",),
         "--output_dir full",

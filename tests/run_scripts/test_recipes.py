@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import datasets
 import pytest
@@ -39,6 +40,7 @@ from tokenmixers.run_scripts.data.text_corpus import BlockDataArguments, TextDat
 from tokenmixers.run_scripts.data.text_to_text import TextToTextArguments
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
 from tokenmixers.run_scripts.run_span_corruption import SpanCorruptionArguments
+from tokenmixers.run_scripts.small_data import number_names
 from tokenmixers.run_scripts.training.hyperparameter_grid import GridArguments
 from tokenmixers.run_scripts.training.model_card import CardArguments
 from tokenmixers.run_scripts.training.model_loading import load_config
@@ -72,7 +74,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch, arguments_are_tried):
 
 def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
     """Small data, and a model and tokenizer from scratch, for a recipe of `run_qa`."""
-    make_data.main(["python_docs_questions", "--output_dir", str(folder / "made"), "--unanswerable_percentage", "30"])
+    make_data.main(["python_docs_questions", "--output_dir", str(folder / "made")])
     train, validation = (str(folder / "made" / f"{split}.json") for split in ("train", "validation"))
     small = {"max_train_samples": 20, "max_eval_samples": 10, "version_2_with_negative": "true"}
     if "seeds" in recipe:
@@ -119,7 +121,8 @@ def pairs_for(recipe: dict, folder: Path) -> dict[str, str]:
     pytest.importorskip("sacrebleu")
     pytest.importorskip("rouge_score")
     made, sides = folder / "made", {"source": "digits", "target": "words"}
-    make_data.main(["number_names", "--output_dir", str(made), "--train_count", "30", "--validation_count", "6"])
+    with patch.multiple(number_names, TRAIN_COUNT=30, VALIDATION_COUNT=6):
+        make_data.main(["number_names", "--output_dir", str(made)])
     files = {}
     for split in ("train", "validation"):
         lines = {side: made / f"{split}.{kind}.txt" for side, kind in sides.items()}
