@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard
 from transformers import PreTrainedModel
 
 from ..base.reporting import versions
-from .model_card import CardArguments, CardFacts, architecture, citations, metadata, snippet
+from .model_card import CardFacts, architecture, citations, metadata, snippet
 
 
 TEMPLATE = """---
@@ -67,9 +67,9 @@ def converted_card(
         entries: Further metadata.
     """
     title = Path(output).resolve().name
-    facts = CardFacts(task, data="", metrics={}, author=CardArguments(licence))
+    facts = CardFacts(task, data="", metrics={})
     data = metadata(facts, model.config.model_type, title, {})
-    for name, value in entries.items():
+    for name, value in {"license": licence, **entries}.items():
         setattr(data, name, value)
     return ModelCard.from_template(
         data,

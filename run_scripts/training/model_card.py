@@ -155,14 +155,6 @@ HYPER_PARAMETERS = (
 
 
 @dataclass
-class CardArguments:
-    """Entries of the model card that only its author knows."""
-
-    license: str | None = field(default=None, metadata={"help": "Licence of the trained weights, e.g. apache-2.0."})
-    language: list[str] | None = field(default=None, metadata={"help": "Languages of the data, e.g. en."})
-
-
-@dataclass
 class CardFacts:
     """Facts for a model card that the Trainer does not know.
 
@@ -179,7 +171,6 @@ class CardFacts:
         multi_label: Whether it gives a text several labels.
         example: Code that uses the model, instead of that in `SNIPPETS`.
         base_model: Folder or Hub id of the checkpoint that training started from, `None` if from scratch.
-        author: Entries given on the command line.
         notes: Further sentences about the training.
         hyper_parameters: The command's own settings that affect the trained weights.
     """
@@ -195,7 +186,6 @@ class CardFacts:
     multi_label: bool = False
     example: str | None = None
     base_model: str | None = None
-    author: CardArguments = field(default_factory=CardArguments)
     notes: str = ""
     hyper_parameters: Mapping[str, object] = field(default_factory=dict)
 
@@ -311,8 +301,6 @@ def metadata(
     measured = [("validation", facts.data, key, value) for key, value in results.items()]
     measured += [("test", facts.test_data or "test data", key, value) for key, value in (test_results or {}).items()]
     return ModelCardData(
-        license=facts.author.license,
-        language=facts.author.language,
         library_name=LIBRARIES.get(facts.task, "transformers"),
         pipeline_tag=task,
         tags=[

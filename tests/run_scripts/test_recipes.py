@@ -42,7 +42,6 @@ from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
 from tokenmixers.run_scripts.run_span_corruption import SpanCorruptionArguments
 from tokenmixers.run_scripts.small_data import number_names
 from tokenmixers.run_scripts.training.hyperparameter_grid import GridArguments
-from tokenmixers.run_scripts.training.model_card import CardArguments
 from tokenmixers.run_scripts.training.model_loading import load_config
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer, ScriptTrainerMixin
 
@@ -280,7 +279,7 @@ def test_rows_of_papers_are_of_the_kinds_that_they_name():
 def arguments_of(recipe: str, *own: type, **changes: str) -> list:
     """A recipe of pretraining with a few changes: model, data, own, card and training arguments."""
     text = BlockDataArguments if "lm1b" in recipe else TextDataArguments
-    types = (ModelArguments, text, *own, CardArguments, ScriptTrainingArguments)
+    types = (ModelArguments, text, *own, ScriptTrainingArguments)
     return list(parse_arguments(types, [recipe, *(part for key in changes for part in (f"--{key}", changes[key]))]))
 
 
@@ -366,7 +365,7 @@ def test_the_language_modelling_recipe_builds_every_row_of_the_papers_table():
 @pytest.mark.parametrize("recipe", ["ag_news_synthesizer.yaml", "movie_reviews_synthesizer.yaml"])
 @pytest.mark.parametrize("name", ["factorized-random", "factorized-random-vanilla"])
 def test_the_papers_encoders_classify_texts(recipe, name):
-    types = (ModelArguments, TextClassificationArguments, GridArguments, CardArguments, ScriptTrainingArguments)
+    types = (ModelArguments, TextClassificationArguments, GridArguments, ScriptTrainingArguments)
     model, data, *_ = parse_arguments(types, [recipe, "--config_name", f"synthesizer-{name}"])
     classifier = built(AutoModelForSequenceClassification, load_config(model))
     assert not classifier.config.is_encoder_decoder
