@@ -22,7 +22,7 @@ from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
 from .base.sequence_limits import longest_sequence
 from .base.trained_model import check_folder
-from .training.converted_card import converted_card
+from .training.model_card import converted_card
 
 
 @dataclass

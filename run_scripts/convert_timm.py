@@ -25,7 +25,7 @@ from ..tokenization.image_processing_timm import TimmImageProcessorPil
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.new_checkpoint import new_checkpoint
-from .training.converted_card import converted_card
+from .training.model_card import converted_card
 
 
 # Defaults of timm's gMLP and Mixer models, which their config.json can override.

@@ -275,6 +275,51 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
     )
 
 
+def converted_card(
+    model: PreTrainedModel,
+    output: str,
+    task: str,
+    command: str,
+    *,
+    summary: str,
+    notes: str = "",
+    licence: str | None = None,
+    **entries: Any,
+) -> ModelCard:
+    """The card of a converted checkpoint.
+
+    Args:
+        model: The model.
+        output: The folder that it is saved in.
+        task: A key of `model_card.SNIPPETS`.
+        command: What has converted it.
+        summary: The first paragraph.
+        notes: Further paragraphs.
+        licence: Licence of the weights.
+        entries: Further metadata.
+    """
+    title = Path(output).resolve().name
+    facts = CardFacts(task, data="", metrics={})
+    data = metadata(facts, model.config.model_type, title, {})
+    for name, value in {"license": licence, **entries}.items():
+        setattr(data, name, value)
+    return ModelCard.from_template(
+        data,
+        template_path=str(TEMPLATE),
+        name=title,
+        summary=summary,
+        snippet=snippet(task, output, True, None),
+        needs_code=True,
+        library="Transformers",
+        task=task,
+        architecture=architecture(model),
+        notes=notes,
+        command=command,
+        versions=versions(),
+        citation=citations(model.config),
+    )
+
+
 def citations(config: PreTrainedConfig) -> str:
     """The BibTeX entries of a model's papers, `""` for models of other packages.
 
