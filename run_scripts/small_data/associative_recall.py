@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from ...tokenization.tokenizer_training import SPECIAL_TOKENS
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
+from . import OutputArguments
 
 
 FIRST_KEY, FIRST_VALUE = 0x4E00, 0x3041  # Chinese characters and kana: every word is one character
@@ -30,10 +31,9 @@ VALIDATION_COUNT = 500
 
 
 @dataclass
-class Arguments:
+class Arguments(OutputArguments):
     """What to write."""
 
-    output_dir: str = field(metadata={"help": "New folder for train.conll, validation.conll and the tokenizer."})
     pairs: int = field(default=16, metadata={"help": "Pairs in a sentence, which has three words for each."})
     least_pairs: int | None = field(
         default=None,
@@ -73,7 +73,7 @@ def word_tokenizer(words: Iterable[str], model_max_length: int) -> PreTrainedTok
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=model_max_length, **roles)
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path, arguments: Arguments) -> None:
     """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ..base.errors import UserError
+from . import OutputArguments
 
 
 #: Split of the data set -> prefix of its files.
@@ -22,13 +23,12 @@ UNSIGNED_BYTES = 8  # the only type in these data sets
 
 
 @dataclass
-class Arguments:
+class Arguments(OutputArguments):
     """Where from and where to."""
 
     input_dir: str = field(
         metadata={"help": "Folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., maybe with .gz."}
     )
-    output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -60,7 +60,7 @@ def find_idx(folder: Path, name: str) -> Path:
     raise UserError(f"--input_dir: there is neither {name} nor {name}.gz in {str(folder)!r}.")
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path, arguments: Arguments) -> None:
     """Write the data set to a new or empty folder."""
     source = Path(arguments.input_dir)
     arrays = {

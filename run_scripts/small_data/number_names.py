@@ -7,7 +7,6 @@ no number in common.
 """
 
 import random
-from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -19,15 +18,6 @@ _SMALL = [
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 ]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-
-
-@dataclass
-class Arguments:
-    """What to write."""
-
-    output_dir: str = field(
-        metadata={"help": "New folder for train.digits.txt, train.words.txt, and the same of validation."}
-    )
 
 
 def english(number: int) -> str:
@@ -42,7 +32,7 @@ def english(number: int) -> str:
     return _TENS[number // 10 - 2] + (f" {_SMALL[rest]}" if rest else "")
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path) -> None:
     """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = random.Random(0).sample(range(LIMIT), TRAIN_COUNT + VALIDATION_COUNT)

@@ -14,7 +14,6 @@ import random
 import re
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,6 @@ VALIDATION_PERCENTAGE = 10.0
 FUNCTIONS, REPEATS = 4, 4
 
 _SENTENCE = re.compile(r"[A-Z][^.]{10,100}\.(?=\s|$)")
-
-
-@dataclass
-class Arguments:
-    """What to write."""
-
-    output_dir: str = field(metadata={"help": "New folder for train.json and validation.json."})
 
 
 def summaries(source: bytes) -> dict[str, str]:
@@ -79,7 +71,7 @@ def _paragraph(group: list[tuple[str, str]], identifier: str) -> dict[str, Any]:
     return {"context": context.strip(), "qas": questions}
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path) -> None:
     """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     splits: dict[str, list] = {"train": [], "validation": []}
