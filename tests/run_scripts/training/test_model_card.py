@@ -219,7 +219,8 @@ def test_only_models_with_learned_positions_have_a_longest_sequence(components, 
 
 @pytest.mark.parametrize("task", SNIPPETS)
 def test_the_card_says_when_trust_is_not_needed(task):
-    card = ModelCard.from_template(ModelCardData(), template_path=str(TEMPLATE), needs_code=True, task=task)
+    parts = {"needs_code": True, "task": task, "limits": "none", "results": "none"}
+    card = ModelCard.from_template(ModelCardData(), template_path=str(TEMPLATE), **parts)
     text = " ".join(card.text.split())
     # Transformers refuses the checkpoint's own pipeline without trust, whatever is imported.
     assert ("`trust_remote_code=True` not needed" in text) == (task != "question-answering")
