@@ -31,7 +31,6 @@ from .benchmarks.arguments import BenchmarkArguments
 from .benchmarks.experiments import EXPERIMENTS, PEERS, TOOLS
 from .benchmarks.model_comparisons import import_peer
 from .benchmarks.results import machine, print_rows, write_results
-from .benchmarks.sentences import read_sentences
 from .benchmarks.timing import Case, Group, matmul_peaks, measure
 from .benchmarks.workloads import read_lengths
 
@@ -63,8 +62,6 @@ def check_inputs(arguments: BenchmarkArguments) -> list[str]:
             arguments.cells.remove(cell)
     for file in arguments.length_files:
         read_lengths(file, arguments.tokenizer, arguments.texts)
-    if arguments.sentence_file:
-        read_sentences(arguments.sentence_file, 1)
     return left_out
 
 

@@ -1,6 +1,6 @@
 """Classify images with a saved image classifier.
 
-tokenmixers classify_images --model outputs/run --images cat.jpg dog.png
+tokenmixers classify_images --model outputs/run --data cat.jpg
 tokenmixers classify_images --model outputs/run --data pictures
 tokenmixers classify_images --model outputs/run --data pictures/validation.parquet --count 5
 """
@@ -30,10 +30,8 @@ class ClassifyArguments:
     """What to classify."""
 
     model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
-    images: list[str] | None = field(default=None, metadata={"help": "Image files."})
-    data: str | None = field(
-        default=None,
-        metadata={"help": "Folder of images, in sub-folders or not; or parquet file with columns image and label."},
+    data: str = field(
+        metadata={"help": "Image file; folder of images, in sub-folders or not; or parquet file with image and label."}
     )
     count: int | None = field(default=None, metadata={"help": "Images to classify, the first ones; all by default."})
     top_k: int = field(default=3, metadata={"help": "Classes to show."})
@@ -52,9 +50,7 @@ def _rows(path: str, count: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         rows = datasets.Dataset.from_parquet(escape(path))
     except READ_ERRORS as error:
-        raise UserError(
-            f"the file {path!r} cannot be read as parquet (image files: --images): {error.__cause__ or error}"
-        ) from error
+        raise UserError(f"the file {path!r} cannot be read as parquet: {error.__cause__ or error}") from error
     for column, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
         if not isinstance(rows.features.get(column), kind):
             raise UserError(f"the file {path!r} has no column {column!r} of type {kind.__name__}.")
@@ -64,24 +60,20 @@ def _rows(path: str, count: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _files(arguments: ClassifyArguments) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The images of files or of a folder, and their names."""
-    if arguments.images is not None:
-        files = [(file, file) for file in arguments.images]
-    else:
-        folder = Path(arguments.data)
-        files = [(str(file.relative_to(folder)), str(file)) for file in find_images(folder)]
+    """The image of a file or the images of a folder, and their names."""
+    path = Path(arguments.data)
+    files = [(arguments.data, arguments.data)]
+    if path.is_dir():
+        files = [(str(file.relative_to(path)), str(file)) for file in find_images(path)]
     return ((title, {"path": file, "bytes": None}) for title, file in files[: arguments.count])
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((ClassifyArguments,), argv)
-    if (arguments.images is None) == (arguments.data is None):
-        raise UserError("give the images as either --images or --data.")
-    for file in arguments.images or [arguments.data]:
-        if not Path(file).is_file() and not (file == arguments.data and Path(file).is_dir()):
-            raise UserError(f"there is no file {file!r}.")
-    is_table = arguments.data is not None and Path(arguments.data).is_file()
+    if not Path(arguments.data).exists():
+        raise UserError(f"there is no file {arguments.data!r}.")
+    is_table = arguments.data.endswith(".parquet")
     images = _rows(arguments.data, arguments.count) if is_table else _files(arguments)
     model = load_trained(AutoModelForImageClassification, arguments.model)
     with report_unreadable(arguments.model):

@@ -3,14 +3,13 @@
 tokenmixers convert_t5 --source google/flan-t5-small --output_dir flan-t5-random \
     --attention_components random vanilla
 tokenmixers convert_t5 --source google/flan-t5-small --output_dir flan-t5-attention-free \
-    --attention_components random --max_length 256
+    --attention_components random --config_overrides max_position_embeddings=256
 """
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.utils import cached_file
@@ -23,7 +22,7 @@ from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
 from .base.sequence_limits import longest_sequence
 from .base.trained_model import check_folder
-from .training.converted_card import converted_card
+from .training.model_card import converted_card
 
 
 @dataclass
@@ -40,24 +39,13 @@ class ConvertT5Arguments:
             "queries and keys: the model has to be trained."
         },
     )
-    decoder_attention_components: list[str] | None = field(
-        default=None, metadata={"help": "Components of the decoder, if they differ."}
-    )
-    mixture: str = field(default="softmax", metadata={"help": "How components are mixed: softmax, sigmoid or sum."})
-    max_length: int | None = field(
-        default=None,
-        metadata={"help": "Most tokens that the Synthesizer takes (max_position_embeddings); 512 by default."},
-    )
     config_overrides: str | None = field(
-        default=None, metadata={"help": "Other fields, e.g. max_position_embeddings=1024,factorized_random_rank=16."}
-    )
-    dtype: str | None = field(
-        default=None, metadata={"help": "Type of the weights, e.g. float32 or bfloat16; as saved by default."}
+        default=None,
+        metadata={"help": "Other fields, e.g. max_position_embeddings=1024 for longer texts, 512 by default."},
     )
     seed: int = field(default=42, metadata={"help": "Seed of the new components' weights."})
 
     def __post_init__(self):
-        check_ranges(self, ("at least 1", "max_length"))
         check_ranges(self, ("from 0 to 4294967295", "seed"))
 
 
@@ -76,33 +64,15 @@ def _tokenizer(source: str) -> PreTrainedTokenizerBase | None:
     return AutoTokenizer.from_pretrained(source)
 
 
-def _dtype(name: str | None) -> torch.dtype | None:
-    dtype = None if name is None else getattr(torch, name, None)
-    if name is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise UserError(f"--dtype {name!r} is not a floating point type of PyTorch, such as float32 or bfloat16.")
-    return dtype
-
-
-def _fields(arguments: ConvertT5Arguments) -> dict[str, object]:
-    """Fields of the new configuration."""
-    fields = parse_overrides(arguments.config_overrides or "")
-    if arguments.max_length is not None:
-        if "max_position_embeddings" in fields:
-            raise UserError("--max_length and max_position_embeddings in --config_overrides are one thing: give one.")
-        fields["max_position_embeddings"] = arguments.max_length
-    fields["attention_components"] = arguments.attention_components or ["vanilla"]
-    fields["decoder_attention_components"] = arguments.decoder_attention_components
-    return {"mixture": arguments.mixture, **fields}
-
-
 def _convert(arguments: ConvertT5Arguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """The Synthesizer, and the tokenizer that goes with it."""
-    dtype, fields = _dtype(arguments.dtype), _fields(arguments)
+    fields = parse_overrides(arguments.config_overrides or "")
+    fields["attention_components"] = arguments.attention_components or ["vanilla"]
     check_folder(arguments.source)
     set_seed(arguments.seed)
     try:
         tokenizer = _tokenizer(arguments.source)  # before the weights, which take longer
-        model = synthesizer_from_t5(arguments.source, dtype=dtype, **fields)
+        model = synthesizer_from_t5(arguments.source, **fields)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{arguments.source!r} cannot be converted: {error}") from error
     most = model.config.max_sequence_length
@@ -118,7 +88,8 @@ def _check_generation(model: PreTrainedModel) -> None:
         if most is not None and wanted is not None and wanted > most:
             raise UserError(
                 f"the source generates texts of {name}={wanted} tokens, more than the {most} positions of the new "
-                f"decoder: give --max_length {wanted} or more, or change its generation_config.json."
+                f"decoder: give --config_overrides max_position_embeddings={wanted} or more, or change its "
+                "generation_config.json."
             )
 
 

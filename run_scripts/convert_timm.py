@@ -25,8 +25,7 @@ from ..tokenization.image_processing_timm import TimmImageProcessorPil
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.new_checkpoint import new_checkpoint
-from .data.files import iterate_lines, read_text
-from .training.converted_card import converted_card
+from .training.model_card import converted_card
 
 
 # Defaults of timm's gMLP and Mixer models, which their config.json can override.
@@ -52,25 +51,6 @@ class ConvertTimmArguments:
         }
     )
     output_dir: str = field(metadata={"help": "New or empty folder for the checkpoint."})
-    labels: str | None = field(
-        default=None,
-        metadata={
-            "help": "Names of the classes: a text file with one per line, or JSON from index to name. By default "
-            "those in the checkpoint; for 1000 without names ImageNet-1k's, from huggingface/label-files."
-        },
-    )
-    source_license: str | None = field(
-        default=None, metadata={"help": "Licence of the weights for the card, if the source does not state it."}
-    )
-    image_size: list[int] | None = field(
-        default=None,
-        metadata={
-            "help": "Height and width of the images, in pixels. By default those in the source's config.json; without "
-            "it images are square."
-        },
-    )
-    revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub id."})
-    token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
 
 
 def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None, Path | None]:
@@ -85,7 +65,7 @@ def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None, Path | N
             )
         config, card = (weights.with_name(name) for name in ("config.json", "README.md"))
         return weights, config if config.is_file() else None, card if card.is_file() else None
-    fetch = partial(hf_hub_download, arguments.source, revision=arguments.revision, token=arguments.token)
+    fetch = partial(hf_hub_download, arguments.source)
     try:
         weights, config, card = Path(fetch("model.safetensors")), Path(fetch("config.json")), None
         with suppress(EntryNotFoundError):
@@ -97,26 +77,9 @@ def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None, Path | N
         ) from error
 
 
-def _in_order(names: Any) -> list[str]:
-    """The names in a list, or in a mapping from index to name."""
-    if isinstance(names, dict) and all(key.isdecimal() for key in names):
-        names = [names[key] for key in sorted(names, key=int)]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("the JSON must be a list of names, or map the index of each class to its name.")
-    return names
-
-
-def _label_names(arguments: ConvertTimmArguments, description: dict[str, Any], classes: int) -> list[str]:
-    """One name for each class."""
-    if arguments.labels is not None:
-        try:
-            is_json = arguments.labels.endswith(".json")
-            names = (
-                _in_order(json.loads(read_text(arguments.labels))) if is_json else [*iterate_lines(arguments.labels)]
-            )
-        except (OSError, ValueError) as error:
-            raise UserError(f"the labels {arguments.labels!r} cannot be read: {error}") from error
-    elif "label_names" in description:
+def _label_names(description: dict[str, Any], classes: int) -> list[str]:
+    """One name for each class: those in the checkpoint; for 1000 without names ImageNet-1k's."""
+    if "label_names" in description:
         names = description["label_names"]
         descriptions = description.get("label_descriptions") or {}
         names = [descriptions.get(name, name) for name in names]
@@ -125,10 +88,11 @@ def _label_names(arguments: ConvertTimmArguments, description: dict[str, Any], c
             file = hf_hub_download("huggingface/label-files", "imagenet-1k-id2label.json", repo_type="dataset")
         except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
             raise UserError(
-                "the checkpoint does not name its 1000 classes, and ImageNet's names cannot be had from the Hub: give "
-                "--labels, a file with one name per line."
+                "the checkpoint does not name its 1000 classes, and ImageNet's names cannot be had from the Hub: put "
+                "them into a config.json next to the weights, as the list `label_names`."
             ) from error
-        names = _in_order(json.loads(Path(file).read_text(encoding="utf-8")))
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+        names = [found[str(index)] for index in range(classes)]
     else:
         names = [f"LABEL_{index}" for index in range(classes)]
     if len(names) != classes:
@@ -149,9 +113,9 @@ def _description(config_file: Path | None) -> dict[str, Any]:
     return description
 
 
-def _image_size(arguments: ConvertTimmArguments, description: dict[str, Any]) -> tuple[int, int] | None:
+def _image_size(description: dict[str, Any]) -> tuple[int, int] | None:
     """Height and width of the images, if they are known: as the model was made, or as it was trained."""
-    size = arguments.image_size or (description.get("model_args") or {}).get("img_size")
+    size = (description.get("model_args") or {}).get("img_size")
     size = size or description.get("pretrained_cfg", {}).get("input_size", [])[1:]
     sides = [size] * 2 if isinstance(size, int) else list(size) * (2 if len(size) == 1 else 1)
     if not sides:
@@ -192,15 +156,14 @@ def image_processor(size: int | list[int], preprocessing: dict[str, Any]) -> Tim
     )
 
 
-def _licence(arguments: ConvertTimmArguments, settings: dict[str, Any], card: Path | None) -> str | None:
-    known = arguments.source_license or settings.get("license")
-    if known or card is None:
-        return known
+def _licence(settings: dict[str, Any], card: Path | None) -> str | None:
+    if settings.get("license") or card is None:
+        return settings.get("license")
     try:
         return ModelCard.load(card).data.license
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(
-            f"the metadata of the model card {str(card)!r} cannot be read ({error}): give --source_license."
+            f"the metadata of the model card {str(card)!r} cannot be read ({error}): mend them."
         ) from error
 
 
@@ -232,13 +195,13 @@ def main(argv: list[str] | None = None) -> None:
     settings = description.get("pretrained_cfg", {})
     try:
         state_dict = load_file(weights)
-        config = timm_config(state_dict, _image_size(arguments, description))
+        config = timm_config(state_dict, _image_size(description))
         tensors = convert_timm_state_dict(state_dict)
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{arguments.source!r} cannot be converted: {error}") from error
     classifies = "classifier.weight" in tensors
     if classifies:
-        names = _label_names(arguments, description, len(tensors["classifier.weight"]))
+        names = _label_names(description, len(tensors["classifier.weight"]))
         config.id2label = dict(enumerate(names))
         config.label2id = {name: index for index, name in enumerate(names)}
     with torch.device("meta"):
@@ -254,14 +217,14 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError(f"{arguments.source!r} cannot be converted: {reason}.") from error
     preprocessing = {name: settings.get(name) or default for name, default in PREPROCESSING.items()}
     processor = image_processor(config.image_size, preprocessing)
-    licence = _licence(arguments, settings, source_card)
+    licence = _licence(settings, source_card)
     card = _card(arguments, model, licence)
     with new_checkpoint(output) as complete:
         model.save_pretrained(complete)
         processor.save_pretrained(complete)
         card.save(complete / "README.md")
     if licence is None:
-        print("The source states no licence: add it to the card, or give --source_license.")
+        print("The source states no licence: add it to the card.")
     print(f"{type(model).__name__}, {model.num_parameters():,} parameters, saved in {output}")
 
 

@@ -26,7 +26,7 @@ from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
 from .base.reporting import print_table
 from .benchmarks.timing import take_turns
-from .exports.formats import FILES, FORMATS, Program, check_opset, check_packages, size_of, trace, write
+from .exports.formats import FILES, FORMATS, Program, check_packages, size_of, trace, write
 from .exports.quality import answered_by, check_quality, check_values, compare, evaluate
 from .exports.tasks import ENDINGS, Checkpoint, find_task
 
@@ -52,9 +52,6 @@ class ExportArguments:
         default=None,
         metadata={"help": "The task; by default the checkpoint's own.", "choices": list(ENDINGS)},
     )
-    opset: int | None = field(
-        default=None, metadata={"help": "Version of ONNX's operators; by default 20, which current runtimes read."}
-    )
     validation_file: list[str] | None = field(
         default=None,
         metadata={
@@ -78,7 +75,6 @@ class ExportArguments:
         check_ranges(self, ("a share from 0 to 1", "max_quality_loss"))
         if self.max_quality_loss is not None and not self.measures:
             raise UserError("--max_quality_loss needs data to measure the quality on: give --validation_file.")
-        check_opset(self.opset)
 
     @property
     def measures(self) -> bool:
@@ -98,7 +94,7 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
     metric, reference = evaluate(task, name, *data) if arguments.measures else (None, 0.0)
     checkpoint = Checkpoint(name, task)
     batches = checkpoint.batches()
-    graph = trace(checkpoint.model, batches[0], arguments.opset)
+    graph = trace(checkpoint.model, batches[0])
     results: list[dict[str, Any]] = []
     calls: dict[str, Callable[[], Any]] = {"PyTorch": torch.inference_mode()(partial(checkpoint.model, **batches[1]))}
     for kind in dict.fromkeys(arguments.formats):

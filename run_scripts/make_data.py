@@ -10,6 +10,7 @@ import sys
 from .base.arguments import check_new_folder, parse_arguments
 from .base.commands import SMALL_DATA, describe, module_of
 from .base.errors import UserError
+from .small_data import OutputArguments
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -18,8 +19,10 @@ def main(argv: list[str] | None = None) -> None:
     name = words.pop(0) if words and not words[0].startswith("-") else ""
     if name in SMALL_DATA:
         maker = importlib.import_module(module_of(name))
-        (arguments,) = parse_arguments((maker.Arguments,), words, f"{name} [recipe.yaml] [arguments]", maker.__doc__)
-        maker.write(arguments, check_new_folder(arguments.output_dir))
+        kind = getattr(maker, "Arguments", OutputArguments)
+        (arguments,) = parse_arguments((kind,), words, f"{name} [recipe.yaml] [arguments]", maker.__doc__)
+        more = () if kind is OutputArguments else (arguments,)
+        maker.write(check_new_folder(arguments.output_dir), *more)
         return
     if {"-h", "--help"} & {*words}:
         width = max(map(len, SMALL_DATA))

@@ -13,7 +13,6 @@ Needs matplotlib: `pip install '.[plot]'`.
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 from transformers import AutoModel, PreTrainedModel
@@ -31,14 +30,6 @@ from .base.trained_model import load_trained, load_trained_tokenizer
 from .studies.measures import spatial_matrices
 
 
-#: Fonts with Japanese, Chinese and Korean characters on Linux, macOS and Windows.
-CJK_FONTS = (
-    *("Noto Sans CJK JP", "Noto Sans JP", "IPAexGothic", "IPAGothic", "Hiragino Sans", "Yu Gothic", "MS Gothic"),
-    *("Noto Sans CJK SC", "WenQuanYi Zen Hei", "PingFang SC", "Microsoft YaHei"),
-    *("Noto Sans CJK KR", "NanumGothic", "Apple SD Gothic Neo", "Malgun Gothic"),
-)
-
-
 @dataclass
 class PlotArguments:
     """What to draw."""
@@ -48,20 +39,11 @@ class PlotArguments:
     columns: int = field(default=3, metadata={"help": "Layers per row of a plot; tokens, for image models."})
     text: str | None = field(default=None, metadata={"help": "Sentence for the attention maps of an aMLP."})
     text_pair: str | None = field(default=None, metadata={"help": "Second sentence of a pair."})
-    format: Literal["png", "svg", "pdf"] = field(default="png", metadata={"help": "Format of the plots."})
 
     def __post_init__(self):
         check_ranges(self, ("at least 1", "columns"))
         if self.text is None and self.text_pair is not None:
             raise UserError("--text_pair is the second sentence of a pair: give the first as --text.")
-
-
-def _fonts() -> list[str]:
-    """Matplotlib's fonts, and what is installed of those for the characters that its own lack."""
-    from matplotlib import font_manager, rcParams
-
-    installed = {*font_manager.get_font_names()}
-    return [*rcParams["font.family"], *(name for name in CJK_FONTS if name in installed)]
 
 
 def _panels(count: int, columns: int, width: float, height: float, **options):
@@ -138,15 +120,14 @@ def draw_toeplitzness(matrices: list[torch.Tensor], grid: tuple[int, int] | None
 def draw_attention(maps: list[torch.Tensor], tokens: list[str], file: Path, columns: int) -> None:
     """The attention weights of every layer; rows are queries, columns are keys."""
     side = max(2.2, 0.16 * len(tokens))
-    with import_optional("matplotlib", "plot", "drawing").rc_context({"font.family": _fonts()}):
-        columns = min(columns, max(1, int(WIDTH / side)))  # the names of the tokens stay legible
-        figure, axes = _panels(len(maps), columns, side, side)
-        for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
-            axis.imshow(weights.numpy(), cmap="Blues", vmin=0)
-            axis.set_title(f"layer {layer}", fontsize=9)
-            axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
-            axis.set_yticks(range(len(tokens)), tokens, fontsize=6)
-        _save(figure, file)
+    columns = min(columns, max(1, int(WIDTH / side)))  # the names of the tokens stay legible
+    figure, axes = _panels(len(maps), columns, side, side)
+    for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
+        axis.imshow(weights.numpy(), cmap="Blues", vmin=0)
+        axis.set_title(f"layer {layer}", fontsize=9)
+        axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
+        axis.set_yticks(range(len(tokens)), tokens, fontsize=6)
+    _save(figure, file)
 
 
 def attention_maps(model: PreTrainedModel, tokenizer, text: str, text_pair: str | None) -> tuple[list, list[str]]:
@@ -173,9 +154,7 @@ def main(argv: list[str] | None = None) -> None:
         tokenizer = load_trained_tokenizer(arguments.model)
         maps, tokens = attention_maps(model, tokenizer, arguments.text, arguments.text_pair)
     folder.mkdir(parents=True, exist_ok=True)
-    filters, structure, attention = (
-        folder / f"{name}.{arguments.format}" for name in ("spatial_filters", "toeplitzness", "attention")
-    )
+    filters, structure, attention = (folder / f"{n}.png" for n in ("spatial_filters", "toeplitzness", "attention"))
     grid = None if model.config.image_size is None else model.config.patch_grid
     if grid is None:
         draw_text_filters(matrices, filters, arguments.columns)

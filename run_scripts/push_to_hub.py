@@ -94,11 +94,6 @@ class PushArguments:
     )
     update: bool = field(default=False, metadata={"help": "Add a commit to a repository that exists already."})
     private: bool = field(default=False, metadata={"help": "Make a new repository private."})
-    branch: str | None = field(default=None, metadata={"help": "Branch to commit to, made if there is none."})
-    create_pr: bool = field(default=False, metadata={"help": "Open a pull request instead of committing."})
-    commit_message: str | None = field(
-        default=None, metadata={"help": "First line of the commit; by default Upload model, or Upload page."}
-    )
     token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
     dry_run: bool = field(default=False, metadata={"help": "List what would be sent, and send nothing."})
 
@@ -311,28 +306,22 @@ def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
         check_private(hub, repo)
     if "README.md" in files:  # before a repository is created, which would stay empty
         check_card(files["README.md"].decode(), repo["repo_type"])
-    if not (arguments.create_pr and arguments.update):
-        options = {"space_sdk": arguments.space} if arguments.space else {}
-        try:
-            # The Hub adds the user to a name without one.
-            url = hub.create_repo(**repo, **options, private=arguments.private or None, exist_ok=arguments.update)
-        except HfHubHTTPError as error:
-            if error.response.status_code != 409:
-                raise
-            raise UserError(
-                f"{arguments.repo_id!r} exists: give --update to add a commit to it, or another name."
-            ) from error
-        repo["repo_id"] = url.repo_id
-    if arguments.branch is not None:
-        hub.create_branch(**repo, branch=arguments.branch, exist_ok=True)
+    options = {"space_sdk": arguments.space} if arguments.space else {}
+    try:
+        # The Hub adds the user to a name without one.
+        url = hub.create_repo(**repo, **options, private=arguments.private or None, exist_ok=arguments.update)
+    except HfHubHTTPError as error:
+        if error.response.status_code != 409:
+            raise
+        raise UserError(
+            f"{arguments.repo_id!r} exists: give --update to add a commit to it, or another name."
+        ) from error
     commit = hub.create_commit(
-        **repo,
+        **repo | {"repo_id": url.repo_id},
         operations=[CommitOperationAdd(name, content) for name, content in files.items()],
-        revision=arguments.branch,
-        create_pr=arguments.create_pr,
-        commit_message=arguments.commit_message or ("Upload page" if arguments.space else "Upload model"),
+        commit_message="Upload page" if arguments.space else "Upload model",
     )
-    return commit.pr_url or commit.commit_url
+    return commit.commit_url
 
 
 def list_files(arguments: PushArguments, files: dict[str, Path | bytes]) -> None:

@@ -48,8 +48,7 @@ class MaskedLanguageModeling(LanguageModeling):
         return model
 
     def collator(self, run: Run, model: PreTrainedModel) -> SeededCollator:
-        """Other masks in every epoch, or static ones."""
-        return SeededCollator(self.masks, run.args.seed, every_epoch=not run[MaskingArguments].static_masking)
+        return SeededCollator(self.masks, run.args.seed)
 
     def evaluation_collator(self, run: Run) -> SeededCollator:
         """The same masks in all runs of a grid."""

@@ -171,7 +171,7 @@ class QuestionAnswering(Task):
         return V2_METRICS if run.data_args.version_2_with_negative else V1_METRICS
 
     def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
-        names = ("max_seq_length", "doc_stride", "max_question_length", "max_answer_length", "align_to_words")
+        names = ("max_seq_length", "doc_stride", "max_question_length", "max_answer_length")
         return {"hyper_parameters": {name: getattr(run.data_args, name) for name in names}}
 
     def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:

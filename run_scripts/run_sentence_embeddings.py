@@ -34,7 +34,7 @@ from .base.sequence_limits import longest_sequence
 from .base.training_arguments import wanted_splits
 from .data.distillation_texts import load_distillation_texts
 from .data.loading import INDEX
-from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_sentence_pairs
+from .data.sentence_pairs import STSB, SentencePairArguments, iterate_sentences, load_sentence_pairs
 from .training.kept_layers import dropout_rates
 from .training.model_card import describe_data
 from .training.model_loading import fit_vocabulary, sequence_length
@@ -308,7 +308,7 @@ class SentenceEmbeddings(Task):
         from .training import sentence_embeddings as library
 
         data_args, wanted = run.data_args, run[EmbeddingArguments]
-        own = {"dataset_name": data_args.eval_dataset_name, "dataset_config_name": None}
+        own = {"dataset_name": STSB, "dataset_config_name": None}
         others = {} if data_args.train_val_split else own
         facts = describe_data(dataclasses.replace(data_args, **others))
         return facts | {

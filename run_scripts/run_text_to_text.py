@@ -104,12 +104,12 @@ def mix_for_run(
 
     Args:
         rows: Tokenized training examples of each task.
-        arguments: Limit and temperature.
+        arguments: With the limit.
         args: `max_steps` is set from the number of epochs, if it is not given; an epoch has as many examples as count
             in the mixture. Examples are trained in the order in which they are drawn.
     """
     sizes = [len(split) for split in rows.values()]
-    rates = mixing_rates(sizes, arguments.mixing_limit, arguments.mixing_temperature)
+    rates = mixing_rates(sizes, arguments.mixing_limit)
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     if args.max_steps <= 0:
         counted = sum(min(size, arguments.mixing_limit or size) for size in sizes)
@@ -199,7 +199,7 @@ class TextToText(TextGeneration):
             f"{task.benchmark_task.benchmark}'s {task.benchmark_task.folder}" if task.benchmark_task else "SQuAD 1.1"
             for task in run.data.tasks
         )
-        settings = ("mixing_limit", "mixing_temperature", "max_source_length", "max_target_length")
+        settings = ("mixing_limit", "max_source_length", "max_target_length")
         held_out = run.data_args.train_val_split is not None
         return {
             "data": f"{'parts of the training' if held_out else 'the validation'} sets of {names}",

@@ -107,8 +107,7 @@ class TokenClassification(Task):
         return load_sentences(run.data_args, wanted_splits(run.args), run.model_args.token)
 
     def labels(self, run: Run) -> list[str]:
-        given, trains = run.data_args.tag_names, run.args.do_train
-        known = given or (tag_names(run.data["train"]) if trains else label_names(run.config))
+        known = tag_names(run.data["train"]) if run.args.do_train else label_names(run.config)
         unseen = unseen_labels("tags", known, {split: found_tags(rows) for split, rows in run.data.items()})
         if marks_entities(set(known)) and not marks_entities(set(unseen)):
             shown = ", ".join(map(repr, unseen))

@@ -2,7 +2,6 @@
 
     tokenmixers study gates --data_dir data --jobs 2
     tokenmixers study gates --quick
-    tokenmixers study gates --report_only
 
 All models get the same tokens, steps, batches and choice of learning rates. Finished runs are not repeated, and the
 same command continues runs that were killed. The output folder gets a JSON file with all runs, a table with the
@@ -23,11 +22,11 @@ from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.ranges import check_ranges
 from .studies.analysis import Analysis
-from .studies.definition import names_of_studies, read_study
+from .studies.definition import Study, names_of_studies, read_study
 from .studies.models import describe_models
 from .studies.results_page import plot_study, study_section, verdict_lines, write_tables
 from .studies.runs import Executor
-from .studies.workspace import Workspace, read_report
+from .studies.workspace import Workspace
 
 
 @dataclass
@@ -50,10 +49,6 @@ class StudyArguments:
         default=None,
         metadata={"help": "Runs at a time, which share the cores; by default 1, with --quick 2."},
     )
-    report_only: bool = field(
-        default=False,
-        metadata={"help": "Train nothing; write table, picture and verdicts from NAME.json in the output folder."},
-    )
 
     def __post_init__(self):
         check_ranges(self, ("at least 1", "jobs"))
@@ -61,7 +56,7 @@ class StudyArguments:
             raise UserError("--quick is itself a setting: give either --quick or --setting.")
 
 
-def write_report(report: dict[str, Any], folder: Path, study: Any = None) -> None:
+def write_report(report: dict[str, Any], folder: Path, study: Study) -> None:
     """Write the tables and the picture of a study next to its JSON file, and print the page's and the verdicts."""
     analysis = Analysis(report, study)
     text = study_section(analysis)
@@ -88,12 +83,6 @@ def main(argv: list[str] | None = None) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     folder = check_output_folder(arguments.output_dir or f"outputs/studies/{study.stem}")
-    if arguments.report_only:
-        file = folder / f"{study.stem}.json"
-        if not file.is_file():
-            raise UserError(f"there is no {file}: run the study first, or name its folder with --output_dir.")
-        write_report(read_report(file), folder)
-        return
     import_optional("scipy", "glue", "a study")  # before hours of training, at whose end the verdicts need it
     models = describe_models(study)  # before anything is written
     workspace = Workspace(study, folder, arguments.data_dir)

@@ -303,9 +303,8 @@ def test_the_installed_command_lists_and_runs_commands(installed, tmp_path):
     command = installed.with_name("tokenmixers")
     assert _run(command, "--version", cwd=tmp_path) == f"tokenmixers {tokenmixers.__version__}\n"
     assert "  run_mlm  " in _run(command, "--help", cwd=tmp_path)
-    counts = ("--train_count", "5", "--validation_count", "2")
-    _run(command, "make_data", "number_names", *counts, "--output_dir", "numbers", cwd=tmp_path)
-    assert len((tmp_path / "numbers" / "train.words.txt").read_text().splitlines()) == 5
+    _run(command, "make_data", "number_names", "--output_dir", "numbers", cwd=tmp_path)
+    assert len((tmp_path / "numbers" / "train.words.txt").read_text().splitlines()) == 20_000
 
 
 @pytest.mark.slow

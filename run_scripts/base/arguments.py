@@ -64,11 +64,9 @@ class ModelArguments:
     )
     train_tokenizer: int | None = field(
         default=None,
-        metadata={"help": "Train a new cased Unigram tokenizer with this many ids on the training text."},
-    )
-    max_tokenizer_texts: int = field(
-        default=10_000_000,
-        metadata={"help": "Maximum number of texts to train a new tokenizer on, from the start of the data."},
+        metadata={
+            "help": "Train a new cased Unigram tokenizer with this many ids on the first 10 million training texts."
+        },
     )
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub id."})
     token: str | None = field(
@@ -87,7 +85,7 @@ class ModelArguments:
     )
 
     def __post_init__(self):
-        check_ranges(self, ("at least 1", "train_tokenizer max_tokenizer_texts fsdp_size"))
+        check_ranges(self, ("at least 1", "train_tokenizer fsdp_size"))
 
     def hub_arguments(self) -> dict[str, Any]:
         """Keyword arguments for every `from_pretrained`."""

@@ -17,7 +17,6 @@ from .commands import docstring_of, file_of
 #: File and dataclass of the arguments that all training commands share; the Trainer's arguments follow them.
 SHARED = (
     ("training/hyperparameter_grid.py", "GridArguments"),
-    ("training/model_card.py", "CardArguments"),
     ("base/arguments.py", "ModelArguments"),
 )
 

@@ -21,7 +21,6 @@ RULES: dict[str, Callable[[float], bool]] = {
     "a share above 0, up to 1": lambda value: 0 < value <= 1,
     "a share between 0 and 1": lambda value: 0 < value < 1,
     "a share from 0 to less than 1": lambda value: 0 <= value < 1,
-    "a percentage from 0 to 100": lambda value: 0 <= value <= 100,
     "from 0 to 4294967295": lambda value: 0 <= value < 2**32,
 }
 

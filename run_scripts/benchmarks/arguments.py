@@ -73,15 +73,8 @@ class BenchmarkArguments:
     )
     tokenizer: str | None = field(
         default=None,
-        metadata={
-            "help": "Tokenizer for length_files with texts, and for cells 10 to 12, else trained on the sentences."
-        },
+        metadata={"help": "Tokenizer for length_files with texts."},
     )
-    sentence_file: str | None = field(
-        default=None,
-        metadata={"help": "For cells 10 to 12: a file with a sentence per line; Python's documentation by default."},
-    )
-    sentences: int = field(default=10_000, metadata={"help": "For cell 10: how many sentences are encoded."})
     texts: int = field(
         default=64, metadata={"help": "For cell 5: how many lines of each file count, and drawn lengths."}
     )
@@ -108,13 +101,11 @@ class BenchmarkArguments:
             for name, value in GPU_SETTINGS.items():
                 if getattr(self, name) == getattr(defaults, name):
                     setattr(self, name, deepcopy(value))
-        check_ranges(
-            self, ("at least 1", "rounds batch_size texts lengths sentences"), ("a finite number above 0", "minutes")
-        )
+        check_ranges(self, ("at least 1", "rounds batch_size texts lengths"), ("a finite number above 0", "minutes"))
         self.lengths = sorted(self.lengths)
         if self.quick:
             self.batch_size, self.lengths, self.presets, self.image_models = 2, [16], self.presets[:3], ["ti16"]
-            self.texts, self.sentences = min(6, self.texts), min(40, self.sentences)
+            self.texts = min(6, self.texts)
 
     @property
     def shrunk(self) -> dict[str, int]:

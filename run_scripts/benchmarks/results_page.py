@@ -191,7 +191,7 @@ def command(name: str, arguments: Mapping[str, Any]) -> str:
     own: dict[str, Any] = {"output_dir": f"outputs/{name}", "gpu": arguments.get("gpu", False)}
     defaults, words = asdict(BenchmarkArguments(**own)), []
     for option, value in (dict(arguments) | own).items():
-        if value == defaults[option] and not own.get(option):
+        if value == defaults.get(option, value) and not own.get(option):  # options that left had their default
             continue
         words += [f"--{option}", *map(str, value if isinstance(value, list) else [] if value is True else [value])]
     return f'make bench BENCH="{" ".join(words)}"'

@@ -17,14 +17,12 @@ from transformers import (
 )
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
-from ..base.trained_model import load_trained_tokenizer
 from ..exports import formats
 from ..small_data.python_docs_corpus import documents
 from .arguments import BenchmarkArguments
 from .floors import Floor
 from .model_comparisons import built_on_device, randomise_gates, shipped_config
 from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate, number_of_threads
-from .workloads import read_lines
 
 
 #: The shape of MiniLM (all-MiniLM-L6), of all models here; their weights are random.
@@ -35,19 +33,12 @@ OURS, PEER = "gMLP", "BERT of equal shape"
 HALF_PEER = "BERT, 3 layers"
 #: Most tokens of a sentence, sentences in a batch, and what is measured of one sentence at a time and of finetuning.
 LENGTH, BATCH, SINGLE, STEPS = 128, 32, 32, 4
-#: Sentences that a tokenizer is trained on, and its size.
-TO_TRAIN, VOCABULARY = 10_000, 8192
+#: Sentences that a tokenizer is trained on and that are encoded, fewer with `--quick`; and the tokenizer's size.
+SENTENCES, FEW, VOCABULARY = 10_000, 40, 8192
 
 
-def read_sentences(file: str | None, count: int) -> list[str]:
-    """The first sentences of a file (one per line), or of the documentation of Python's standard library."""
-    if file is None:
-        return list(islice(_documentation(), count))
-    return [line.strip() for line in read_lines(file, count, "sentences")]
-
-
-def _documentation() -> Iterator[str]:
-    """The distinct sentences of more than 20 characters."""
+def documentation() -> Iterator[str]:
+    """The distinct sentences of more than 20 characters of the documentation of Python's standard library."""
     seen = set()
     for _, text in documents():
         for paragraph in re.split(r"\n\s*\n", text):
@@ -58,13 +49,10 @@ def _documentation() -> Iterator[str]:
 
 
 def _texts(sizes: BenchmarkArguments) -> tuple[list[str], PreTrainedTokenizerBase]:
-    """The sentences, and the requested tokenizer or one trained on such sentences."""
-    sentences = read_sentences(sizes.sentence_file, max(sizes.sentences, TO_TRAIN))
-    if sizes.tokenizer is not None:
-        tokenizer = load_trained_tokenizer(sizes.tokenizer)
-    else:
-        tokenizer = train_unigram_tokenizer(sentences[:TO_TRAIN], VOCABULARY, LENGTH, show_progress=False)
-    return sentences[: sizes.sentences], tokenizer
+    """The sentences, and a tokenizer trained on them."""
+    sentences = list(islice(documentation(), SENTENCES))
+    tokenizer = train_unigram_tokenizer(sentences, VOCABULARY, LENGTH, show_progress=False)
+    return sentences[: FEW if sizes.quick else SENTENCES], tokenizer
 
 
 def models_of_equal_shape(

@@ -6,11 +6,9 @@ import os
 import statistics
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +16,6 @@ from unittest.mock import patch
 import torch
 import torch._dynamo
 from torch import nn
-from torch.autograd import DeviceType
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -66,7 +63,7 @@ class Candidate:
         outputs: Outputs that must be equal for candidates with the same `weights`.
         weights: Name of the weights; `None` if no other candidate has the same weights.
         items: Tokens or images per call, without padding.
-        is_profiled: Whether to measure peak memory and operators.
+        is_profiled: Whether to measure peak memory.
         floor: The matrix products of the call, which are timed in turn with it.
         facts: Further columns of the report.
     """
@@ -344,45 +341,24 @@ def compare(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float
     return summaries
 
 
-def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[str, float]]:
-    """Memory and operators of a call.
-
-    Returns:
-        The peak of PyTorch's memory during the call in bytes, beyond the memory before it; and the operators' shares
-        of the time on `device`, largest first, by their names without namespace. `compiled loops` are the kernels that
-        `torch.compile` generates, with the graphs around them.
-    """
+def peak_memory(call: Callable[[], Any], device: torch.device) -> int:
+    """The peak of PyTorch's memory during a call in bytes, beyond the memory before it."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler writes a line when it starts and when it ends
     gc.collect()
-    is_cuda = device.type == "cuda"
-    if is_cuda:
+    if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if is_cuda else [ProfilerActivity.CPU]
-    with profile(activities=activities, profile_memory=not is_cuda) as profiler:
         call()
-        if is_cuda:
-            torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - before if is_cuda else _peak_on_cpu(profiler)
-    seconds: Counter[str] = Counter()
-    for event in profiler.key_averages():
-        if event.device_type != DeviceType.CPU:
-            continue  # kernels: their time is included in the operators that launch them
-        own = event.self_device_time_total if is_cuda else event.self_cpu_time_total
-        is_graph = event.key.startswith("## Call CompiledFxGraph")
-        seconds["compiled loops" if is_graph else event.key.split("::")[-1]] += own
-    whole = seconds.total()
-    return peak, {name: own / whole for name, own in seconds.most_common() if own > 0}
-
-
-def _peak_on_cpu(profiler: profile) -> int:
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(trace))
         events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-    changes = [event for event in events if event.get("name") == "[memory]"]
     held = peak = 0
-    for event in sorted(changes, key=lambda event: event["ts"]):
+    for event in sorted((event for event in events if event.get("name") == "[memory]"), key=lambda event: event["ts"]):
         held += event["args"]["Bytes"]
         peak = max(peak, held)
     return peak
@@ -430,7 +406,6 @@ def measure(group: Group, case: Case, rounds: int) -> list[dict[str, Any]]:
     for candidate in group.candidates:
         name, summary = candidate.name, summaries[candidate.name]
         seconds = summary["milliseconds"] / 1000
-        peak_bytes, shares = profiled(candidate.call, case.device) if candidate.is_profiled else (None, {})
         row = {
             "group": group.name,
             "model": name,
@@ -442,8 +417,7 @@ def measure(group: Group, case: Case, rounds: int) -> list[dict[str, Any]]:
             **summary,
             "difference": differences.get(name),
             "per_second": candidate.items / seconds if candidate.items else None,
-            "peak_bytes": peak_bytes,
-            "operators": {operator: round(share, 4) for operator, share in islice(shares.items(), 10)},
+            "peak_bytes": peak_memory(candidate.call, case.device) if candidate.is_profiled else None,
             "operations_per_second": floors[name].flops / seconds if name in floors else None,
             "compile_seconds": max(0.0, first_calls[name] - seconds) if case.compiled else None,
         }

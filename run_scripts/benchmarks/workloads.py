@@ -16,20 +16,14 @@ from .model_comparisons import randomise_gates, shipped_config, tokens, transfor
 from .timing import Case, Group, Inputs, model_candidate
 
 
-def read_lines(file: str, count: int, wanted: str) -> list[str]:
-    """The first non-blank lines of a file."""
-    if not Path(file).is_file():
-        raise UserError(f"there is no file {file!r} to take {wanted} from.")
-    with report_bad_data():
-        found = list(islice(filter(str.strip, iterate_lines(file)), count))
-    if not found:
-        raise UserError(f"{file} has no lines to take {wanted} from.")
-    return found
-
-
 def read_lengths(file: str, tokenizer_name: str | None, count: int) -> list[int]:
     """Token counts from a file: one number per line, or texts (or pairs of texts, with a tab) to tokenize."""
-    lines = read_lines(file, count, "lengths")
+    if not Path(file).is_file():
+        raise UserError(f"there is no file {file!r} to take lengths from.")
+    with report_bad_data():
+        lines = list(islice(filter(str.strip, iterate_lines(file)), count))
+    if not lines:
+        raise UserError(f"{file} has no lines to take lengths from.")
     if all(line.strip().isdecimal() for line in lines):
         return [int(line) for line in lines]
     if tokenizer_name is None:

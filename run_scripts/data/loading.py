@@ -94,7 +94,7 @@ class SampleArguments:
         """The split whose files hold the rows of a split: with `train_val_split` validation rows are training data."""
         if self.train_val_split is None or split == "test":
             return split
-        names = "validation_file validation_source_file validation_target_file validation_dir squad_validation_file"
+        names = "validation_file validation_source_file validation_target_file validation_dir"
         for name in names.split():
             if getattr(self, name, None) is not None:
                 raise UserError(f"--train_val_split holds out training data, --{name} names others: give one of them.")

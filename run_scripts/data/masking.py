@@ -17,26 +17,16 @@ class MaskingArguments:
     """Which tokens are masked and predicted."""
 
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
-    mask_replace_prob: float = field(default=0.8, metadata={"help": "Share of those that become the mask token."})
-    random_replace_prob: float = field(default=0.1, metadata={"help": "Share of those that become a random token."})
     whole_word_mask: bool = field(
         default=False, metadata={"help": "Choose whole words; they are then always replaced by mask tokens."}
     )
 
-    static_masking: bool = field(
-        default=False,
-        metadata={"help": "Mask the same tokens of a row in every epoch, as BERT; other ones by default, as RoBERTa."},
-    )
-
     def __post_init__(self):
         check_ranges(self, ("a share above 0, up to 1", "mlm_probability"))
-        check_ranges(self, ("a share from 0 to 1", "mask_replace_prob random_replace_prob"))
-        if self.whole_word_mask:
-            self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
     def collator_options(self) -> dict[str, Any]:
         """Keyword arguments for `MaskingCollator`."""
-        return {name: value for name, value in vars(self).items() if name != "static_masking"}
+        return vars(self) | ({"mask_replace_prob": 1.0, "random_replace_prob": 0.0} if self.whole_word_mask else {})
 
 
 class MaskingCollator(DataCollatorForLanguageModeling):

@@ -6,20 +6,18 @@ import datasets
 import numpy as np
 
 
-def mixing_rates(sizes: Sequence[int], limit: int | None = None, temperature: float = 1.0) -> np.ndarray:
+def mixing_rates(sizes: Sequence[int], limit: int | None) -> np.ndarray:
     """The share of every task in a mixture: T5's examples-proportional mixing (arXiv:1910.10683, section 3.5.2).
 
     Args:
         sizes: Number of examples of each task.
         limit: Tasks with more examples count as having this many, T5's artificial limit K; `None` for no limit.
-        temperature: Limited sizes are raised to the power of its inverse, T5's temperature T.
 
     Returns:
         The shares, which sum to 1.
     """
     counts = np.minimum(np.asarray(sizes, dtype=np.float64), np.inf if limit is None else limit)
-    weights = (counts / counts.max()) ** (1.0 / temperature)  # without overflow
-    return weights / weights.sum()
+    return counts / counts.sum()
 
 
 def draw_examples(sizes: Sequence[int], rates: np.ndarray, count: int, seed: int) -> np.ndarray:

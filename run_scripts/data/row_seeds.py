@@ -28,20 +28,18 @@ class SeededCollator(TrainerCallback):
         collator: A collator with an attribute `generators`, a list of `numpy.random.Generator`. Rows without a number
             get none.
         seed: Another seed gives other random numbers.
-        every_epoch: `False` draws the same numbers in every epoch.
     """
 
-    def __init__(self, collator: Any, seed: int, every_epoch: bool = True):
+    def __init__(self, collator: Any, seed: int):
         self.collator = collator
         self.seed = seed
-        self.every_epoch = every_epoch
         self.epoch = torch.zeros((), dtype=torch.long).share_memory_()  # also with workers that outlive an epoch
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Draw other numbers than in the epochs before."""
-        self.epoch.fill_(int(state.epoch or 0) if self.every_epoch else 0)
+        self.epoch.fill_(int(state.epoch or 0))
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         numbers = [np.atleast_1d(row[ROW_NUMBER]) for row in rows if ROW_NUMBER in row]

@@ -22,6 +22,10 @@ from .table_files import (
 )
 
 
+#: The data set of the Hub to evaluate on by default.
+STSB = "sentence-transformers/stsb"
+
+
 @dataclass
 class SentencePairArguments(LengthArguments, TextColumnArguments, FileArguments):
     """Which pairs of texts to train on, and which to evaluate on."""
@@ -55,21 +59,15 @@ class SentencePairArguments(LengthArguments, TextColumnArguments, FileArguments)
     positive_labels: list[str] | None = field(
         default=None, metadata={"help": "Labels of pairs that match, e.g. 1 or entailment."}
     )
-    eval_dataset_name: str = field(
-        default="sentence-transformers/stsb",
-        metadata={"help": "Evaluation pairs: data set on the Hub, or a local folder of one; STS-B by default."},
-    )
     validation_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Instead of eval_dataset_name: files with pairs and their similarity, such as STS-B's dev.tsv, or "
-            "without one, held-out pairs in the columns of the training pairs, for retrieval."
+            "help": "Evaluation pairs, STS-B from the Hub by default: files with pairs and their similarity in the "
+            "columns sentence1, sentence2 and score, such as STS-B's dev.tsv, or without one, held-out pairs in the "
+            "columns of the training pairs, for retrieval."
         },
     )
     test_file: list[str] | None = field(default=None, metadata={"help": "As validation_file, for --do_predict."})
-    sentence1_column: str = field(default="sentence1", metadata={"help": "First text of a pair with a similarity."})
-    sentence2_column: str = field(default="sentence2", metadata={"help": "Its second text."})
-    score_column: str = field(default="score", metadata={"help": "Its similarity: a number, on any scale."})
 
     def __post_init__(self):
         super().__post_init__()
@@ -117,18 +115,18 @@ def _evaluation_pairs(arguments: SentencePairArguments, split: str, token: str |
     if files is not None:
         table = read_table(files)
     else:
-        table = load_split(arguments.eval_dataset_name, None, getattr(arguments, f"{split}_split"), token)
+        table = load_split(STSB, None, getattr(arguments, f"{split}_split"), token)
     table, can_skip = table.with_options(arguments), split == "validation"
-    if arguments.score_column in table.columns:
+    if "score" in table.columns:
         pairs = _scored_pairs(table, arguments, can_skip)
     elif arguments.anchor_column in table.columns and arguments.positive_column in table.columns:
         pairs = _texts_of(table, ["anchor", "positive"], arguments, can_skip)
     else:
         found = ", ".join(map(repr, table.columns))
         raise UserError(
-            f"{table.source} has neither a column {arguments.score_column!r} (--score_column) with the similarity of "
-            f"two texts, nor {arguments.anchor_column!r} and {arguments.positive_column!r} (--anchor_column and "
-            f"--positive_column) with held-out pairs; its columns are {found}."
+            f"{table.source} has neither a column 'score' with the similarity of two texts, nor "
+            f"{arguments.anchor_column!r} and {arguments.positive_column!r} (--anchor_column and --positive_column) "
+            f"with held-out pairs; its columns are {found}."
         )
     pairs = arguments.select(split, pairs)
     if "score" in pairs.column_names and len({*pairs["score"]}) < 2:
@@ -138,9 +136,8 @@ def _evaluation_pairs(arguments: SentencePairArguments, split: str, token: str |
 
 def _scored_pairs(table: Table, arguments: SentencePairArguments, can_skip: bool) -> datasets.Dataset:
     def read(row: Row) -> Row:
-        names = (arguments.sentence1_column, arguments.sentence2_column)
-        texts = [check_text(table.value(row, name)) for name in names]
-        score = _score(table.value(row, arguments.score_column))
+        texts = [check_text(table.value(row, name)) for name in ("sentence1", "sentence2")]
+        score = _score(table.value(row, "score"))
         return {"sentence1": texts[0], "sentence2": texts[1], "score": score}
 
     found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)

@@ -68,7 +68,6 @@ class QuestionDataArguments(WorkerArguments, LengthArguments, FileArguments):
             "The best values are reported as best_exact_thresh and best_f1_thresh."
         },
     )
-    align_to_words: bool = field(default=True, metadata={"help": "Answers begin and end with whole words."})
 
     def __post_init__(self):
         super().__post_init__()
@@ -261,7 +260,6 @@ def make_windows(
             max_seq_length,
             arguments.doc_stride,
             arguments.max_question_length,
-            arguments.align_to_words,
         )
         if "answers" in rows:
             places = [

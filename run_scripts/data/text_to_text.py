@@ -336,27 +336,13 @@ class TextToTextArguments(PairLengthArguments, PredictionSampleArguments):
             "folders glue and super_glue, and squad with train*.json and dev*.json. The Hub's data by default."
         },
     )
-    squad_train_file: list[str] | None = field(
-        default=None, metadata={"help": "Files or glob patterns of SQuAD's questions, as for run_qa --train_file."}
-    )
-    squad_validation_file: list[str] | None = field(
-        default=None, metadata={"help": "As squad_train_file, for evaluation."}
-    )
     mixing_limit: int | None = field(
         default=None, metadata={"help": "A task counts as having at most this many examples; T5's maximum."}
-    )
-    mixing_temperature: float = field(
-        default=1.0,
-        metadata={
-            "help": "Rates are numbers of examples to the power of 1 / this: 1 is in proportion to the examples, and "
-            "larger values are closer to equal rates."
-        },
     )
 
     def __post_init__(self):
         super().__post_init__()
         check_ranges(self, ("at least 1", "mixing_limit"))
-        check_ranges(self, ("a finite number above 0", "mixing_temperature"))
 
 
 def find_tasks(names: Sequence[str]) -> list[TextToTextTask]:
@@ -393,10 +379,10 @@ def load_table(
 
 
 def _load_questions(split: str, arguments: TextToTextArguments, token: str | None) -> Table:
-    files = {"train": arguments.squad_train_file, "validation": arguments.squad_validation_file}.get(split)
-    if files is None and arguments.data_dir is not None:
-        files = [str(Path(arguments.data_dir, "squad", _SQUAD_FILES[split]))]
-    table = load_split(SQUAD_ON_HUB, None, split, token) if files is None else load_squad_files(files)
+    if arguments.data_dir is None:
+        table = load_split(SQUAD_ON_HUB, None, split, token)
+    else:
+        table = load_squad_files([str(Path(arguments.data_dir, "squad", _SQUAD_FILES[split]))])
     questions = check_questions(table, False, arguments.skip_empty_examples, advice="remove it")
     rows = enumerate(questions, start=1)
     return Table(table.source, [(table.source, f"question {number}", row) for number, row in rows])

@@ -60,9 +60,6 @@ class TokenClassificationArguments(LengthArguments, TextColumnArguments, FileArg
             "rows of a sentence but the first."
         },
     )
-    tag_names: list[str] | None = field(
-        default=None, metadata={"help": "Names of tags that are numbers in the data, from 0 on."}
-    )
     label_all_tokens: bool = field(
         default=False, metadata={"help": "Train on all tokens of a word instead of its first one only."}
     )
@@ -155,7 +152,7 @@ def check_sentences(table: Table, arguments: TokenClassificationArguments, tagge
             raise EmptyRowError("the tags are missing.")
         if not isinstance(tags, list) or len(tags) != len(tokens):
             raise BadRowError(f"{tags_column!r} must be a list of {len(tokens)} tags, not {tags!r}.")
-        return {"tokens": tokens, "tags": [_tag_name(tag, arguments.tag_names) for tag in tags]}
+        return {"tokens": tokens, "tags": list(map(_tag_name, tags))}
 
     found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
     return datasets.Dataset.from_list([{INDEX: place, **row} for place, row in found])
@@ -178,7 +175,7 @@ def _by_columns(table: Table, arguments: TokenClassificationArguments, tagged: b
         flat = compute.list_flatten(tags.combine_chunks())
         different = flat.unique()
         try:
-            names = pa.array([_tag_name(tag, arguments.tag_names) for tag in different.to_pylist()], pa.string())
+            names = pa.array(map(_tag_name, different.to_pylist()), pa.string())
         except BadRowError:
             return None
         ends = np.cumsum([0, *lengths.to_numpy()], dtype=np.int32)
@@ -186,21 +183,12 @@ def _by_columns(table: Table, arguments: TokenClassificationArguments, tagged: b
     return in_memory(columns)
 
 
-def _tag_name(tag: Any, names: Sequence[str] | None) -> str:
+def _tag_name(tag: Any) -> str:
     if is_missing(tag):
         raise EmptyRowError("a tag is missing.")
     if isinstance(tag, bool | float | list | dict):
         raise BadRowError(f"the tag {tag} is neither a name nor a whole number.")
-    name = str(tag).strip()
-    if name == IGNORED_TAG or names is None:
-        return name
-    if isinstance(tag, int):
-        if not 0 <= tag < len(names):
-            raise BadRowError(f"the tag {tag} is not below {len(names)}, the number of --tag_names.")
-        return names[tag]
-    if name not in names:
-        raise BadRowError(f"the tag {tag!r} is not one of --tag_names {', '.join(names)}.")
-    return name
+    return str(tag).strip()
 
 
 def found_tags(sentences: datasets.Dataset) -> set[str]:

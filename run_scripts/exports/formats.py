@@ -40,9 +40,6 @@ FORMATS = {
 ONNX_PACKAGES = {"onnx": "1.21", "onnxruntime": "1.27", "onnxscript": "0.7"}
 OPENVINO_PACKAGES = {**ONNX_PACKAGES, "openvino": "2026.1"}
 
-#: The opsets that the exporter writes and ONNX Runtime reads.
-OLDEST_OPSET, NEWEST_OPSET = 18, 23
-
 #: Most bytes of one ONNX file.
 LARGEST = 2**31 - 2**26
 
@@ -63,14 +60,7 @@ def check_packages(kinds: Iterable[str]) -> None:
                 raise UserError(f"the format {kind!r} needs {package} {oldest} or newer, and this is {found}.")
 
 
-def check_opset(opset: int | None) -> None:
-    """Check the version of ONNX's operators."""
-    if opset is not None and not OLDEST_OPSET <= opset <= NEWEST_OPSET:
-        age = "old" if opset < OLDEST_OPSET else "new"
-        raise UserError(f"--opset {opset} is too {age}: models are written with {OLDEST_OPSET} to {NEWEST_OPSET}.")
-
-
-def trace(model: PreTrainedModel, inputs: Inputs, opset: int | None = None) -> Any:
+def trace(model: PreTrainedModel, inputs: Inputs) -> Any:
     """A model as an `onnx_ir.Model` for any batch size and length, from inputs of at least two rows."""
     from transformers.exporters.auto import AutoHfExporter
     from transformers.exporters.configs import OnnxConfig
@@ -80,7 +70,7 @@ def trace(model: PreTrainedModel, inputs: Inputs, opset: int | None = None) -> A
         raise UserError(f"the weights have {size / 1e9:.1f} GB in float32, and one ONNX file holds 2 GB at most.")
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # it would be an output
-    config = OnnxConfig(dynamic=True, opset_version=opset)
+    config = OnnxConfig(dynamic=True)
     with _quiet():
         graph = AutoHfExporter.from_config(config).export(model, inputs, config=config).program
     _number_fixed_axes(graph)

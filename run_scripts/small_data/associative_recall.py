@@ -21,17 +21,19 @@ from transformers import PreTrainedTokenizerFast
 from ...tokenization.tokenizer_training import SPECIAL_TOKENS
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
+from . import OutputArguments
 
 
 FIRST_KEY, FIRST_VALUE = 0x4E00, 0x3041  # Chinese characters and kana: every word is one character
 MOST_VALUES = 83
+#: Sentences to evaluate on.
+VALIDATION_COUNT = 500
 
 
 @dataclass
-class Arguments:
+class Arguments(OutputArguments):
     """What to write."""
 
-    output_dir: str = field(metadata={"help": "New folder for train.conll, validation.conll and the tokenizer."})
     pairs: int = field(default=16, metadata={"help": "Pairs in a sentence, which has three words for each."})
     least_pairs: int | None = field(
         default=None,
@@ -40,10 +42,9 @@ class Arguments:
     keys: int = field(default=64, metadata={"help": "Different keys."})
     values: int = field(default=32, metadata={"help": "Different values."})
     train_count: int = field(default=20_000, metadata={"help": "Sentences to train on."})
-    validation_count: int = field(default=500, metadata={"help": "Sentences to evaluate on."})
 
     def __post_init__(self):
-        check_ranges(self, ("at least 1", "pairs least_pairs keys train_count validation_count"))
+        check_ranges(self, ("at least 1", "pairs least_pairs keys train_count"))
         check_ranges(self, ("at least 2", "values"))
         if self.pairs > self.keys:
             raise UserError(f"--pairs {self.pairs} needs as many different --keys, there are {self.keys}.")
@@ -72,12 +73,12 @@ def word_tokenizer(words: Iterable[str], model_max_length: int) -> PreTrainedTok
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=model_max_length, **roles)
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path, arguments: Arguments) -> None:
     """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
     least = {"train": arguments.least_pairs or arguments.pairs, "validation": arguments.pairs}
-    for split, count in (("train", arguments.train_count), ("validation", arguments.validation_count)):
+    for split, count in (("train", arguments.train_count), ("validation", VALIDATION_COUNT)):
         pairs = (draw.randint(least[split], arguments.pairs) for _ in range(count))
         rows = ("\n".join(map(" ".join, sentence(arguments, number, draw))) + "\n" for number in pairs)
         (folder / f"{split}.conll").write_text("\n".join(rows), encoding="utf-8")

@@ -3,7 +3,6 @@
 tokenmixers make_data digits_images --output_dir outputs/quickstart/digits
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
@@ -13,14 +12,7 @@ from PIL import Image
 from ..base.optional_packages import import_optional
 
 
-@dataclass
-class Arguments:
-    """Where to."""
-
-    output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
-
-
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path) -> None:
     """Write the data set to a new or empty folder."""
     load_digits = import_optional("sklearn.datasets", "digits", "this command").load_digits
     digits = load_digits()

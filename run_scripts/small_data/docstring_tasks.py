@@ -18,7 +18,6 @@ import json
 import re
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,6 @@ LONGEST_IN_MIXTURE = 16
 OFFICIAL = {"train": "train", "validation": "dev"}
 
 _ERRORS = {name for name, value in vars(builtins).items() if isinstance(value, type) and name.endswith("Error")}
-
-
-@dataclass
-class Arguments:
-    """Where to, and how much is held out."""
-
-    output_dir: str = field(metadata={"help": "New or empty folder."})
 
 
 def paragraphs() -> Iterator[tuple[str, list[str]]]:
@@ -105,7 +97,7 @@ def collect() -> dict[str, list[str]]:
     return lines
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path) -> None:
     """Write the data set to a new or empty folder."""
     for name, texts in sorted(collect().items()):
         content = "\n".join(texts)

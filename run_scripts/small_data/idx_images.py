@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ..base.errors import UserError
+from . import OutputArguments
 
 
 #: Split of the data set -> prefix of its files.
@@ -22,15 +23,11 @@ UNSIGNED_BYTES = 8  # the only type in these data sets
 
 
 @dataclass
-class Arguments:
+class Arguments(OutputArguments):
     """Where from and where to."""
 
     input_dir: str = field(
         metadata={"help": "Folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-..., maybe with .gz."}
-    )
-    output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
-    class_names: list[str] | None = field(
-        default=None, metadata={"help": "Names of the classes in their order; their numbers by default."}
     )
 
 
@@ -63,7 +60,7 @@ def find_idx(folder: Path, name: str) -> Path:
     raise UserError(f"--input_dir: there is neither {name} nor {name}.gz in {str(folder)!r}.")
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path, arguments: Arguments) -> None:
     """Write the data set to a new or empty folder."""
     source = Path(arguments.input_dir)
     arrays = {
@@ -80,9 +77,7 @@ def write(arguments: Arguments, folder: Path) -> None:
                 "expected are (images, height, width) and (images,)."
             )
     num_labels = 1 + max(int(labels.max()) for _, labels in arrays.values())
-    names = arguments.class_names or [str(label) for label in range(num_labels)]
-    if len(names) != num_labels:
-        raise UserError(f"--class_names has {len(names)} names; the images have {num_labels} classes.")
+    names = [str(label) for label in range(num_labels)]
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
     folder.mkdir(parents=True, exist_ok=True)
     for split, (images, labels) in arrays.items():

@@ -7,35 +7,17 @@ no number in common.
 """
 
 import random
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base.errors import UserError
-from ..base.ranges import check_ranges
 
-
+#: Numbers to train on, and other ones to evaluate on.
+TRAIN_COUNT, VALIDATION_COUNT = 20_000, 500
 LIMIT = 1_000_000
 _SMALL = [
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 ]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-
-
-@dataclass
-class Arguments:
-    """What to write."""
-
-    output_dir: str = field(
-        metadata={"help": "New folder for train.digits.txt, train.words.txt, and the same of validation."}
-    )
-    train_count: int = field(default=20_000, metadata={"help": "Numbers to train on."})
-    validation_count: int = field(default=500, metadata={"help": "Other numbers to evaluate on."})
-
-    def __post_init__(self):
-        check_ranges(self, ("at least 1", "train_count validation_count"))
-        if self.train_count + self.validation_count > LIMIT:
-            raise UserError(f"there are {LIMIT:,} numbers: ask for fewer than --train_count {self.train_count}.")
 
 
 def english(number: int) -> str:
@@ -50,11 +32,11 @@ def english(number: int) -> str:
     return _TENS[number // 10 - 2] + (f" {_SMALL[rest]}" if rest else "")
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path) -> None:
     """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    numbers = random.Random(0).sample(range(LIMIT), arguments.train_count + arguments.validation_count)
-    splits = {"train": numbers[: arguments.train_count], "validation": numbers[arguments.train_count :]}
+    numbers = random.Random(0).sample(range(LIMIT), TRAIN_COUNT + VALIDATION_COUNT)
+    splits = {"train": numbers[:TRAIN_COUNT], "validation": numbers[TRAIN_COUNT:]}
     for split, chosen in splits.items():
         lines = {"digits": [" ".join(str(number)) for number in chosen], "words": list(map(english, chosen))}
         for kind, texts in lines.items():

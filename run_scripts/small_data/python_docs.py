@@ -3,9 +3,10 @@
 import ast
 import hashlib
 import inspect
+import json
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -42,6 +43,17 @@ def docstrings(source: bytes) -> Iterator[str]:
         text = ast.get_docstring(node, clean=False)
         if text:
             yield inspect.cleandoc(text)
+
+
+def write_splits(rows: Iterable[dict[str, str]], percentage: float, folder: Path) -> dict[str, list[dict[str, str]]]:
+    """Write `train.jsonl` and `validation.jsonl`; the first text of a row says which. Returns the rows of both."""
+    folder.mkdir(parents=True, exist_ok=True)
+    splits: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
+    for row in rows:
+        splits["validation" if is_held_out(next(iter(row.values())), percentage) else "train"].append(row)
+    for split, found in splits.items():
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
+    return splits
 
 
 def is_held_out(name: str, percentage: float) -> bool:

@@ -14,11 +14,9 @@ import random
 import re
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.ranges import check_ranges
 from .python_docs import definitions, is_held_out, library_files
 
 
@@ -28,19 +26,6 @@ VALIDATION_PERCENTAGE = 10.0
 FUNCTIONS, REPEATS = 4, 4
 
 _SENTENCE = re.compile(r"[A-Z][^.]{10,100}\.(?=\s|$)")
-
-
-@dataclass
-class Arguments:
-    """What to write."""
-
-    output_dir: str = field(metadata={"help": "New folder for train.json and validation.json."})
-    unanswerable_percentage: float = field(
-        default=0.0, metadata={"help": "Share of questions about a function that is not listed, as in SQuAD 2.0."}
-    )
-
-    def __post_init__(self):
-        check_ranges(self, ("a percentage from 0 to 100", "unanswerable_percentage"))
 
 
 def summaries(source: bytes) -> dict[str, str]:
@@ -54,7 +39,7 @@ def summaries(source: bytes) -> dict[str, str]:
     return found
 
 
-def articles(arguments: Arguments, standard_library: Path | None = None) -> Iterator[dict[str, Any]]:
+def articles(standard_library: Path | None = None) -> Iterator[dict[str, Any]]:
     """One article of SQuAD's JSON for each module that documents enough functions."""
     root = standard_library or Path(sysconfig.get_path("stdlib"))
     for file in library_files(root):
@@ -65,43 +50,32 @@ def articles(arguments: Arguments, standard_library: Path | None = None) -> Iter
         for _ in range(REPEATS):
             draw.shuffle(listed)
             for start in range(0, len(listed) - FUNCTIONS + 1, FUNCTIONS):
-                others = listed[:start] + listed[start + FUNCTIONS :]
-                identifier = f"{title}:{len(paragraphs)}"
-                paragraphs.append(_paragraph(listed[start : start + FUNCTIONS], others, draw, arguments, identifier))
+                paragraphs.append(_paragraph(listed[start : start + FUNCTIONS], f"{title}:{len(paragraphs)}"))
         if paragraphs:
             yield {"title": title, "paragraphs": paragraphs}
 
 
-def _paragraph(
-    group: list[tuple[str, str]],
-    others: list[tuple[str, str]],
-    draw: random.Random,
-    arguments: Arguments,
-    identifier: str,
-) -> dict[str, Any]:
-    """A context about a group of functions, with a question about each; unanswerable ones are about others."""
+def _paragraph(group: list[tuple[str, str]], identifier: str) -> dict[str, Any]:
+    """A context about a group of functions, with a question about each."""
     context, questions = "", []
     for index, (name, sentence) in enumerate(group):
         answers = [{"text": name, "answer_start": len(context)}]
         context += f"{name}: {sentence} "
-        if others and draw.random() * 100 < arguments.unanswerable_percentage:
-            (_, sentence), answers = draw.choice(others), []
         questions.append(
             {
                 "id": f"{identifier}:{index}",
                 "question": f"Which function does this? {sentence}",
                 "answers": answers,
-                "is_impossible": not answers,
             }
         )
     return {"context": context.strip(), "qas": questions}
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path) -> None:
     """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     splits: dict[str, list] = {"train": [], "validation": []}
-    for article in articles(arguments):
+    for article in articles():
         held_out = is_held_out(article["title"], VALIDATION_PERCENTAGE)
         splits["validation" if held_out else "train"].append(article)
     for name, data in splits.items():

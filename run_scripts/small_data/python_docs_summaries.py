@@ -6,14 +6,12 @@ model learns it within a minute. The sources are read with `ast`: nothing is exe
     tokenmixers make_data python_docs_summaries --output_dir outputs/summaries
 """
 
-import json
 import re
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from .python_docs import docstrings, is_held_out, library_files
+from .python_docs import docstrings, library_files, write_splits
 
 
 _WORD = re.compile(r"[A-Za-z]+|[0-9]+")
@@ -21,13 +19,6 @@ _WORD = re.compile(r"[A-Za-z]+|[0-9]+")
 
 #: Share of the docstrings held out.
 VALIDATION_PERCENTAGE = 5.0
-
-
-@dataclass
-class Arguments:
-    """What to write."""
-
-    output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
 
 
 def texts_and_summaries(root: Path) -> Iterator[tuple[str, str]]:
@@ -41,13 +32,9 @@ def texts_and_summaries(root: Path) -> Iterator[tuple[str, str]]:
                 yield text, " ".join(words)
 
 
-def write(arguments: Arguments, folder: Path) -> None:
+def write(folder: Path) -> None:
     """Write the data set to a new or empty folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    splits: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
-    for text, summary in texts_and_summaries(Path(sysconfig.get_path("stdlib"))):
-        held_out = is_held_out(text, VALIDATION_PERCENTAGE)
-        splits["validation" if held_out else "train"].append({"source": text, "target": summary})
-    for name, rows in splits.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = texts_and_summaries(Path(sysconfig.get_path("stdlib")))
+    pairs = ({"source": text, "target": summary} for text, summary in found)
+    for name, rows in write_splits(pairs, VALIDATION_PERCENTAGE, folder).items():
         print(f"{name}: {len(rows):,} texts with their summaries")

@@ -210,8 +210,6 @@ def _build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Stud
         start = tasks[part].starts_from
         if start is not None and start not in tasks:
             raise UserError(f"{where}: {part} starts from {start!r}, which is not a task before it.")
-        if start is not None:
-            _check_start(f"{where}, task {part}", changes or {}, tasks[part], tasks[start])
     for key in ("title", "seeds", "claims"):
         if not definition.get(key):
             raise UserError(f"{where} needs {key!r}.")
@@ -261,27 +259,6 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
         if step % every:
             raise UserError(f"{where}: nothing is evaluated at the budget {step}, only every {every} steps.")
     return Task(name=name, models=models, **keys)
-
-
-def _check_start(where: str, changes: Mapping[str, Any], task: Task, start: Task) -> None:
-    """Refuse models that the earlier task lacks, and settings of this task alone that their checkpoints fix."""
-    own = _expand(changes.get("variants") or {})
-    for name in task.models:
-        if name not in start.models:
-            raise UserError(f"{where}, {name}: {start.name}, from which it starts, has no such model.")
-        trained = _settings(merge(start.arguments, start.models[name]))
-        for key, value in _settings(merge(changes.get("arguments") or {}, own.get(name, {}))).items():
-            if not can_change(key) and trained.get(key) != value:
-                raise UserError(
-                    f"{where}, {name}: {key} {value!r} is not that of the model of {start.name}, which it finetunes: "
-                    "leave it out. Only dropout rates and classifier_pooling can be changed."
-                )
-
-
-def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What the arguments of a command say about a new model."""
-    named = {key: arguments[key] for key in ("config_name", "model_type") if key in arguments}
-    return named | dict(arguments.get("config_overrides") or {})
 
 
 def _expand(variants: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, Any]]:

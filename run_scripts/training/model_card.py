@@ -155,14 +155,6 @@ HYPER_PARAMETERS = (
 
 
 @dataclass
-class CardArguments:
-    """Entries of the model card that only its author knows."""
-
-    license: str | None = field(default=None, metadata={"help": "Licence of the trained weights, e.g. apache-2.0."})
-    language: list[str] | None = field(default=None, metadata={"help": "Languages of the data, e.g. en."})
-
-
-@dataclass
 class CardFacts:
     """Facts for a model card that the Trainer does not know.
 
@@ -179,7 +171,6 @@ class CardFacts:
         multi_label: Whether it gives a text several labels.
         example: Code that uses the model, instead of that in `SNIPPETS`.
         base_model: Folder or Hub id of the checkpoint that training started from, `None` if from scratch.
-        author: Entries given on the command line.
         notes: Further sentences about the training.
         hyper_parameters: The command's own settings that affect the trained weights.
     """
@@ -195,7 +186,6 @@ class CardFacts:
     multi_label: bool = False
     example: str | None = None
     base_model: str | None = None
-    author: CardArguments = field(default_factory=CardArguments)
     notes: str = ""
     hyper_parameters: Mapping[str, object] = field(default_factory=dict)
 
@@ -285,6 +275,51 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
     )
 
 
+def converted_card(
+    model: PreTrainedModel,
+    output: str,
+    task: str,
+    command: str,
+    *,
+    summary: str,
+    notes: str = "",
+    licence: str | None = None,
+    **entries: Any,
+) -> ModelCard:
+    """The card of a converted checkpoint.
+
+    Args:
+        model: The model.
+        output: The folder that it is saved in.
+        task: A key of `model_card.SNIPPETS`.
+        command: What has converted it.
+        summary: The first paragraph.
+        notes: Further paragraphs.
+        licence: Licence of the weights.
+        entries: Further metadata.
+    """
+    title = Path(output).resolve().name
+    facts = CardFacts(task, data="", metrics={})
+    data = metadata(facts, model.config.model_type, title, {})
+    for name, value in {"license": licence, **entries}.items():
+        setattr(data, name, value)
+    return ModelCard.from_template(
+        data,
+        template_path=str(TEMPLATE),
+        name=title,
+        summary=summary,
+        snippet=snippet(task, output, True, None),
+        needs_code=True,
+        library="Transformers",
+        task=task,
+        architecture=architecture(model),
+        notes=notes,
+        command=command,
+        versions=versions(),
+        citation=citations(model.config),
+    )
+
+
 def citations(config: PreTrainedConfig) -> str:
     """The BibTeX entries of a model's papers, `""` for models of other packages.
 
@@ -311,8 +346,6 @@ def metadata(
     measured = [("validation", facts.data, key, value) for key, value in results.items()]
     measured += [("test", facts.test_data or "test data", key, value) for key, value in (test_results or {}).items()]
     return ModelCardData(
-        license=facts.author.license,
-        language=facts.author.language,
         library_name=LIBRARIES.get(facts.task, "transformers"),
         pipeline_tag=task,
         tags=[

@@ -39,6 +39,9 @@ ROWS_MULTIPLE = 128
 
 logger = logging.get_logger(__name__)
 
+#: Texts that a new tokenizer is trained on at most.
+MOST_TEXTS = 10_000_000
+
 
 def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     """The configuration of the checkpoint, or of the model to build, with its overrides.
@@ -147,7 +150,7 @@ def load_tokenizer(
             trained = [load_trained_tokenizer(kept)]
         elif is_main_process:
             try:
-                some = _first_texts(texts, arguments.max_tokenizer_texts)
+                some = _first_texts(texts)
                 trained = [train_unigram_tokenizer(some, arguments.train_tokenizer, max_length, kind=kind)]
             except ValueError as error:
                 raise UserError(f"--train_tokenizer {arguments.train_tokenizer}: {error}") from error
@@ -158,13 +161,13 @@ def load_tokenizer(
     return load_trained_tokenizer(name, **arguments.hub_arguments())
 
 
-def _first_texts(texts: Iterable[str], number: int) -> Iterator[str]:
-    """The first `number` texts, with a warning if there are more."""
+def _first_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The first `MOST_TEXTS` texts, with a warning if there are more."""
     for index, text in enumerate(texts):
-        if index == number:
+        if index == MOST_TEXTS:
             logger.warning(
-                f"the new tokenizer is trained on the first {number:,} texts alone. If these differ from the others, "
-                "give a larger --max_tokenizer_texts, or a tokenizer as --tokenizer_name."
+                f"the new tokenizer is trained on the first {MOST_TEXTS:,} texts alone. If these differ from the "
+                "others, give a tokenizer as --tokenizer_name."
             )
             return
         yield text

@@ -42,7 +42,7 @@ from ..data.loading import INDEX
 from .class_names import build_classifier, set_label_names
 from .distillation import Distillation
 from .hyperparameter_grid import Comparison, GridArguments, plan, run_all
-from .model_card import CardArguments, CardFacts, describe_data, training_settings
+from .model_card import CardFacts, describe_data, training_settings
 from .model_loading import build_model, fitting_tokenizer, leave_out_token_types, load_config, sequence_length
 from .run_folder import UNFINISHED, checkpoint_to_resume, forget_start, mark_finished, mark_unfinished, write_results
 from .run_record import CONTENT, EXTENDED, MODELS, RunRecord, data_settings, evaluates_first, go_on_from
@@ -246,7 +246,7 @@ class Run:
     rows: dict[str, Any]
 
     def __init__(self, task: Task, argv: Sequence[str] | None = None):
-        types = (ModelArguments, *task.arguments, GridArguments, CardArguments, task.training_arguments)
+        types = (ModelArguments, *task.arguments, GridArguments, task.training_arguments)
         *self.given, self.args = parse_arguments(types, argv)
         self.task = task
         self.model_args, self.data_args = self.given[:2]
@@ -258,7 +258,7 @@ class Run:
     @property
     def settings(self) -> list[Any]:
         """The arguments that are equal in all runs of a grid, without those of the Trainer."""
-        return [given for given in self.given if not isinstance(given, GridArguments | CardArguments)]
+        return [given for given in self.given if not isinstance(given, GridArguments)]
 
     @property
     def max_seq_length(self) -> int:
@@ -387,7 +387,7 @@ class Run:
     def card(self, trainer: Any) -> CardFacts:
         """The facts for the model card that the Trainer does not know."""
         facts: dict[str, Any] = {"task": self.task.pipeline_tag, "hyper_parameters": {}}
-        facts |= {"base_model": self.model_args.model_name_or_path, "author": self[CardArguments]}
+        facts["base_model"] = self.model_args.model_name_or_path
         facts |= {"metrics": self.task.metric_types(self), **describe_data(self.data_args)}
         facts |= self.task.card_facts(self, trainer.model)
         return CardFacts(**facts | {"hyper_parameters": facts["hyper_parameters"] | self.teacher.settings_in_use()})

@@ -1,4 +1,4 @@
-"""A Hub on loopback, as much of it as huggingface_hub needs: create, upload, branch, download.
+"""A Hub on loopback, as much of it as huggingface_hub needs: create, upload, download.
 
 The token "good" may write; "reader" may not, which the Hub says beforehand; neither may "fine", of which it does not.
 Small text files travel in the commit, others through LFS, as on the Hub. The name of a Space begins with "spaces/".
@@ -93,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
                 for entry in json.loads(body)["objects"]
             ]
             return self.reply(200, {"transfer": "basic", "objects": objects})
-        if match := re.fullmatch(r"/api/(?:models|(spaces/))/?(.+?)/(preupload|commit|branch)/(.+)", path):
+        if match := re.fullmatch(r"/api/(?:models|(spaces/))/?(.+?)/(preupload|commit)/(.+)", path):
             prefix, repo, verb, revision = match.groups("")
             repo = prefix + repo
             if repo not in self.hub.branches:
@@ -138,16 +138,7 @@ class Handler(BaseHTTPRequestHandler):
         ]
         self.reply(200, {"files": files})
 
-    def branch(self, repo: str, branch: str, body: bytes, address: str) -> None:
-        if branch in self.hub.branches[repo]:
-            return self.fail(409, "BranchExists", "Branch exists")
-        self.hub.branches[repo][branch] = self.hub.branches[repo]["main"]
-        return self.reply(200)
-
     def commit(self, repo: str, revision: str, body: bytes, address: str) -> None:
-        target = revision
-        if "create_pr=1" in self.path:
-            target = f"refs/pr/{1 + sum(name.startswith('refs/pr') for name in self.hub.branches[repo])}"
         parent = self.hub.resolve(repo, revision)
         if parent is None:
             return self.fail(404, "RevisionNotFound", f"no revision {revision}")
@@ -158,10 +149,8 @@ class Handler(BaseHTTPRequestHandler):
                 files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
             elif entry["key"] == "lfsFile":
                 files[entry["value"]["path"]] = self.hub.storage[entry["value"]["oid"]]
-        commit = self.hub.add_commit(repo, target, files)
+        commit = self.hub.add_commit(repo, revision, files)
         result = {"commitOid": commit, "commitUrl": f"{address}/{repo}/commit/{commit}", "success": True}
-        if target != revision:
-            result["pullRequestUrl"] = f"{address}/{repo}/discussions/{target.rpartition('/')[2]}"
         return self.reply(200, result)
 
     def read(self, path: str, token: str) -> None:

@@ -54,7 +54,7 @@ def test_they_launch_what_one_process_learns(name, machines, processes, command,
     command = functools.partial(command, use_cpu=None, precision="fp32")  # or the gradients would differ by more
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
     options = {"model_name_or_path": tmp_path / "start", "mlm_probability": 1.0, "optim": "sgd", "max_grad_norm": 1e9}
-    options |= {"mask_replace_prob": 1.0, "random_replace_prob": 0.0, "train_sampling_strategy": "sequential"}
+    options |= {"whole_word_mask": True, "train_sampling_strategy": "sequential"}
     run_mlm.main(command(**options))
     launch = [sys.executable, "-m", "tokenmixers.run_scripts.launch", f"{name}.yaml"]
     launch += ["--num_processes", str(processes)]

@@ -60,7 +60,6 @@ def test_report(dtype, tmp_path, capsys):
     report = json.loads((tmp_path / "results" / "results.json").read_text())
     assert report["results"] == results
     assert report["machine"]["threads"] == torch.get_num_threads()
-    assert results[0]["operators"] != {}
     for row in results:
         assert row["milliseconds_q1"] <= row["milliseconds"] <= row["milliseconds_q3"]
         assert row["peak_bytes"] > 0
@@ -114,7 +113,7 @@ def test_compiled_and_in_training(tmp_path, cell):
     assert {(row["mode"], row["compiled"]) for row in results} == {
         (mode, compiled) for mode in ("inference", "training") for compiled in (False, True)
     }
-    assert all(("compiled loops" in row["operators"]) == row["compiled"] for row in results)
+    assert all((row["compile_seconds"] is not None) == row["compiled"] for row in results)
 
 
 @pytest.mark.slow
@@ -142,8 +141,7 @@ def test_compiled_decoding(tmp_path):
     results = run(tmp_path, 4, modes=["inference"], presets=["random"], compile=True)
     decoding = {(row["model"], row["compiled"]): row for row in results if row["group"] == "seq2seq decoding"}
     for model in ("T5", "Synthesizer, vanilla", "Synthesizer, random"):
-        assert "compiled loops" in decoding[model, True]["operators"]
-        assert "compiled loops" not in decoding[model, False]["operators"]
+        assert decoding[model, True]["compile_seconds"] > 0
         assert decoding[model, True]["cache_bytes"] == decoding[model, False]["cache_bytes"]
     assert decoding["T5", True]["difference"] < 1e-4
 

@@ -30,6 +30,9 @@ def source(tmp_path):
     return folder
 
 
+SHORT = ("--config_overrides", "max_position_embeddings=24")
+
+
 def run(source, output, *arguments):
     main(["--source", str(source), "--output_dir", str(output), *arguments])
 
@@ -57,10 +60,9 @@ def test_mixture_from_a_folder(source, tmp_path, capsys):
     assert AutoTokenizer.from_pretrained(output)("a").input_ids == [2]
 
 
-def test_dtype_and_missing_tokenizer(source, tmp_path, capsys):
-    run(source, tmp_path / "out", "--dtype", "bfloat16")
+def test_a_missing_tokenizer(source, tmp_path, capsys):
+    run(source, tmp_path / "out")
     assert "No tokenizer goes with the model" in capsys.readouterr().out
-    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out", dtype="auto").dtype == torch.bfloat16
 
 
 def test_a_sentencepiece_model_needs_its_package(source, tmp_path, monkeypatch):
@@ -79,7 +81,6 @@ def test_a_sentencepiece_model_needs_its_package(source, tmp_path, monkeypatch):
         (["--config_overrides", "num_hidden_layers=2"], "layers.1.* is not in T5: fields that add or remove weights"),
         (["--config_overrides", "position_embedding_type=none"], "bias.weight' is only in T5: fields that add"),
         (["--attention_components", "fixed_random", "vanilla"], "cannot start as the same function"),
-        (["--max_length", "32", "--config_overrides", "max_position_embeddings=8"], "are one thing"),
     ],
 )
 def test_wrong_arguments(source, tmp_path, arguments, message):
@@ -126,7 +127,7 @@ def t5_with_tokenizer(tmp_path_factory):
 
 def test_without_queries_and_keys_a_checkpoint_is_complete(t5_with_tokenizer, tmp_path, capsys):
     output = tmp_path / "out"
-    run(t5_with_tokenizer, output, "--attention_components", "random", "--max_length", "24")
+    run(t5_with_tokenizer, output, "--attention_components", "random", *SHORT)
     assert "The new self-attention of the encoder and decoder is untrained" in capsys.readouterr().out
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(output), AutoTokenizer.from_pretrained(output)
     assert model.config.attention_components == ["random"] and model.config.max_position_embeddings == 24
@@ -146,8 +147,8 @@ def test_generation_has_to_fit_the_positions(t5_with_tokenizer, tmp_path):
     model = T5ForConditionalGeneration.from_pretrained(t5_with_tokenizer)
     model.generation_config.max_length = 60
     model.save_pretrained(tmp_path / "t5")
-    with pytest.raises(SystemExit, match=r"max_length=60 tokens, more than the 24 .* --max_length 60 or"):
-        run(tmp_path / "t5", tmp_path / "out", "--attention_components", "random", "--max_length", "24")
+    with pytest.raises(SystemExit, match=r"max_length=60 tokens, more than the 24 .* max_position_embeddings=60 or"):
+        run(tmp_path / "t5", tmp_path / "out", "--attention_components", "random", *SHORT)
     assert not (tmp_path / "out").exists()
 
 

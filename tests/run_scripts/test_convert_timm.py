@@ -99,11 +99,11 @@ def test_card_and_files(source, tmp_path, monkeypatch):
     assert "image_processing_timm.py" in names  # which preprocessor_config.json names, for those without this package
 
 
-def test_a_single_file_and_labels_from_a_file(source, tmp_path, capsys):
-    (tmp_path / "labels.json").write_text(json.dumps({"2": "c", "0": "a", "1": "b"}))
+def test_a_single_file(source, tmp_path, capsys):
     os.rename(source / "model.safetensors", tmp_path / "weights.safetensors")
-    convert(tmp_path / "weights.safetensors", tmp_path / "out", "--labels", str(tmp_path / "labels.json"))
-    assert AutoModelForImageClassification.from_pretrained(tmp_path / "out").config.id2label == dict(enumerate("abc"))
+    convert(tmp_path / "weights.safetensors", tmp_path / "out")
+    names = AutoModelForImageClassification.from_pretrained(tmp_path / "out").config.id2label
+    assert names == {index: f"LABEL_{index}" for index in range(3)}
     assert "states no licence" in capsys.readouterr().out
 
 
@@ -170,14 +170,6 @@ def test_images_that_are_not_square_stay_so(source, tmp_path):
     assert settings["size"] == {"height": 36, "width": 146} and settings["crop_size"] == {"height": 32, "width": 128}
     assert settings["resample"] == Image.Resampling.BILINEAR  # what timm's ResizeKeepRatio uses
     assert "32 x 128 pixels" in (tmp_path / "out" / "README.md").read_text()
-    (source / "config.json").unlink()
-    convert(source, tmp_path / "again", "--image_size", "32", "128", "--labels", str(labels_file(tmp_path)))
-    assert AutoModelForImageClassification.from_pretrained(tmp_path / "again").config.image_size == [32, 128]
-
-
-def labels_file(folder):
-    (folder / "labels.txt").write_text("a\nb\nc\n")
-    return folder / "labels.txt"
 
 
 def test_squashed_images(source, picture, tmp_path):
@@ -188,25 +180,17 @@ def test_squashed_images(source, picture, tmp_path):
     np.testing.assert_allclose(prepared.permute(1, 2, 0), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("content", ['{"cat": 0, "dog": 1, "admiral": 2}', "5", '[["cat"], "dog", "admiral"]'])
-def test_labels_of_another_form(content, source, tmp_path):
-    (tmp_path / "labels.json").write_text(content)
-    with pytest.raises(SystemExit, match=r"labels\.json' cannot be read: the JSON must be a list of names, or map"):
-        convert(source, tmp_path / "out", "--labels", str(tmp_path / "labels.json"))
-
-
 def test_a_card_whose_metadata_cannot_be_read(source, tmp_path):
     change_settings(source, license=None)
     (source / "README.md").write_text("---\nlicense: [\n---\n")
-    with pytest.raises(SystemExit, match=r"README\.md' cannot be read .*: give --source_license"):
+    with pytest.raises(SystemExit, match=r"README\.md' cannot be read .*: mend them"):
         convert(source, tmp_path / "out")
-    convert(source, tmp_path / "out", "--source_license", "mit")
 
 
 def test_imagenet_names_need_the_hub(tmp_path):
     shapes = TIMM["expected_shapes"](width=4, blocks=1, tokens=4)
     save_file(TIMM["random_tensors"](shapes), tmp_path / "weights.safetensors")
-    with pytest.raises(SystemExit, match="give --labels"):
+    with pytest.raises(SystemExit, match="as the list `label_names`"):
         convert(tmp_path / "weights.safetensors", tmp_path / "out")
 
 
@@ -230,15 +214,15 @@ def test_a_backbone_from_the_hub(source, tmp_path, online):
     torch.testing.assert_close(maps[1].flatten(2).mT, states[2])
 
 
-def test_the_licence_is_that_of_the_revision_and_a_card_is_not_needed(source, tmp_path, hub, online, capsys):
+def test_the_licence_is_the_cards_and_a_card_is_not_needed(source, tmp_path, hub, online, capsys):
     description = json.loads((source / "config.json").read_text())
     del description["pretrained_cfg"]["license"]
     (source / "config.json").write_text(json.dumps(description))
     files = {path.name: path.read_bytes() for path in source.iterdir()}
     hub[0].add_commit("timm/nano", "main", files)
-    hub[0].add_commit("timm/nano", "v1", files | {"README.md": b"---\nlicense: bsd-2-clause\n---\n"})
+    hub[0].add_commit("timm/other", "main", files | {"README.md": b"---\nlicense: bsd-2-clause\n---\n"})
     online()
     convert("timm/nano", tmp_path / "latest")
     assert "states no licence" in capsys.readouterr().out
-    convert("timm/nano", tmp_path / "first", "--revision", "v1")
-    assert ModelCard.load(tmp_path / "first" / "README.md").data.license == "bsd-2-clause"
+    convert("timm/other", tmp_path / "other")
+    assert ModelCard.load(tmp_path / "other" / "README.md").data.license == "bsd-2-clause"

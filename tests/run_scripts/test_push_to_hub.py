@@ -109,12 +109,6 @@ def test_a_card_with_wrong_metadata_is_refused(line, complaint, hub, online, che
     assert not hub[0].branches  # no empty repository stays behind
 
 
-def test_a_pull_request_to_nothing(hub, online, checkpoint):
-    message = refused("--source", checkpoint, "--repo_id", "me/model", "--update", "--create_pr")
-    assert "the Hub has no repository 'me/model'" in message and "--update" not in message
-    assert not hub[0].branches
-
-
 def test_hidden_files_and_logs_stay(checkpoint):
     for name in (
         ".env",

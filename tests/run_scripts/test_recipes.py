@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import datasets
 import pytest
@@ -39,8 +40,8 @@ from tokenmixers.run_scripts.data.text_corpus import BlockDataArguments, TextDat
 from tokenmixers.run_scripts.data.text_to_text import TextToTextArguments
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
 from tokenmixers.run_scripts.run_span_corruption import SpanCorruptionArguments
+from tokenmixers.run_scripts.small_data import number_names
 from tokenmixers.run_scripts.training.hyperparameter_grid import GridArguments
-from tokenmixers.run_scripts.training.model_card import CardArguments
 from tokenmixers.run_scripts.training.model_loading import load_config
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer, ScriptTrainerMixin
 
@@ -72,7 +73,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch, arguments_are_tried):
 
 def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
     """Small data, and a model and tokenizer from scratch, for a recipe of `run_qa`."""
-    make_data.main(["python_docs_questions", "--output_dir", str(folder / "made"), "--unanswerable_percentage", "30"])
+    make_data.main(["python_docs_questions", "--output_dir", str(folder / "made")])
     train, validation = (str(folder / "made" / f"{split}.json") for split in ("train", "validation"))
     small = {"max_train_samples": 20, "max_eval_samples": 10, "version_2_with_negative": "true"}
     if "seeds" in recipe:
@@ -119,7 +120,8 @@ def pairs_for(recipe: dict, folder: Path) -> dict[str, str]:
     pytest.importorskip("sacrebleu")
     pytest.importorskip("rouge_score")
     made, sides = folder / "made", {"source": "digits", "target": "words"}
-    make_data.main(["number_names", "--output_dir", str(made), "--train_count", "30", "--validation_count", "6"])
+    with patch.multiple(number_names, TRAIN_COUNT=30, VALIDATION_COUNT=6):
+        make_data.main(["number_names", "--output_dir", str(made)])
     files = {}
     for split in ("train", "validation"):
         lines = {side: made / f"{split}.{kind}.txt" for side, kind in sides.items()}
@@ -277,7 +279,7 @@ def test_rows_of_papers_are_of_the_kinds_that_they_name():
 def arguments_of(recipe: str, *own: type, **changes: str) -> list:
     """A recipe of pretraining with a few changes: model, data, own, card and training arguments."""
     text = BlockDataArguments if "lm1b" in recipe else TextDataArguments
-    types = (ModelArguments, text, *own, CardArguments, ScriptTrainingArguments)
+    types = (ModelArguments, text, *own, ScriptTrainingArguments)
     return list(parse_arguments(types, [recipe, *(part for key in changes for part in (f"--{key}", changes[key]))]))
 
 
@@ -320,7 +322,7 @@ def test_mixtures_are_finetuned_as_with_mesh_tensorflow(recipe):
     """128 rows a step, a constant rate of 0.001 relative to the parameters: its Adafactor's default."""
     types = (ModelArguments, TextToTextArguments, run_text_to_text.FreezingArguments, GenerationTrainingArguments)
     _, data, freezing, args = parse_arguments(types, [recipe, "--eval_strategy", "no", "--output_dir", "run"])
-    assert data.mixing_limit is None and data.mixing_temperature == 1
+    assert data.mixing_limit is None
     assert freezing.freeze_embeddings == ("glu" in recipe)
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 128
     trainer = ScriptTrainer(torch.nn.Linear(1, 1), args)
@@ -363,7 +365,7 @@ def test_the_language_modelling_recipe_builds_every_row_of_the_papers_table():
 @pytest.mark.parametrize("recipe", ["ag_news_synthesizer.yaml", "movie_reviews_synthesizer.yaml"])
 @pytest.mark.parametrize("name", ["factorized-random", "factorized-random-vanilla"])
 def test_the_papers_encoders_classify_texts(recipe, name):
-    types = (ModelArguments, TextClassificationArguments, GridArguments, CardArguments, ScriptTrainingArguments)
+    types = (ModelArguments, TextClassificationArguments, GridArguments, ScriptTrainingArguments)
     model, data, *_ = parse_arguments(types, [recipe, "--config_name", f"synthesizer-{name}"])
     classifier = built(AutoModelForSequenceClassification, load_config(model))
     assert not classifier.config.is_encoder_decoder

@@ -217,17 +217,17 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
     parquet = tmp_path / "a b" / "some[1].parquet"
     datasets.Dataset.from_dict(rows, features=features).to_parquet(parquet)
     capsys.readouterr()
-    classify_images.main(["--model", str(tmp_path / "run"), "--images", str(file)])
+    classify_images.main(["--model", str(tmp_path / "run"), "--data", str(file)])
     assert f"{file}: top " in capsys.readouterr().out
     classify_images.main(["--model", str(tmp_path / "run"), "--data", str(parquet)])
     titles = [line.partition(": top ")[0] for line in capsys.readouterr().out.splitlines()]
     assert titles == ["an image of class 'top'", "an image", "an image"]
     file.write_bytes(file.read_bytes()[:60])
     with pytest.raises(SystemExit, match=f"error: the image '{file}' cannot be read: "):
-        classify_images.main(["--model", str(tmp_path / "run"), "--images", str(file)])
+        classify_images.main(["--model", str(tmp_path / "run"), "--data", str(file)])
     AutoModel.from_pretrained(tmp_path / "run").save_pretrained(tmp_path / "run")
     with pytest.raises(SystemExit, match=r"has no weights for classifier\..*: it was not trained for this task"):
-        classify_images.main(["--model", str(tmp_path / "run"), "--images", str(pictures / "train" / "top" / "1.png")])
+        classify_images.main(["--model", str(tmp_path / "run"), "--data", str(pictures / "train" / "top" / "1.png")])
 
 
 def test_images_that_were_held_out_are_named_in_the_folder_of_training(command, pictures, tmp_path, table_of):

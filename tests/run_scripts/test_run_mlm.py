@@ -397,7 +397,7 @@ def test_teachers_that_do_not_fit(distilling, teacher, corpus, changes, message,
 
 @pytest.mark.slow
 def test_two_processes_distil_as_one_with_twice_the_batch(distilling, in_two_processes, tmp_path):
-    options = {"static_masking": True, "optim": "sgd", "max_grad_norm": 1e9, "max_steps": 6}
+    options = {"optim": "sgd", "max_grad_norm": 1e9, "max_steps": 6}
     run_mlm.main(distilling(**options))
     halves = {**options, "per_device_train_batch_size": 4}
     in_two_processes("run_mlm", distilling(**halves, output_dir=tmp_path / "two"))

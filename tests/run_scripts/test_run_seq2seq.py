@@ -191,7 +191,6 @@ def test_without_generation_there_is_perplexity_alone(writing, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bleu_tokenize": "words"}, "--bleu_tokenize 'words' is unknown. Known: none"),
         ({"max_source_length": 25}, "--max_source_length 25 does not fit the model"),
         ({"max_target_length": 1}, "--max_target_length 1 leaves no room for text; the least is 2"),
         ({"generation_max_length": 26}, "--generation_max_length 26 does not fit the model: at most 25"),

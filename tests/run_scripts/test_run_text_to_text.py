@@ -127,7 +127,7 @@ def test_trains_one_model_for_all_and_reports_each(mixture, tmp_path, capsys, ta
     assert "eval_glue" not in results and "eval_super_glue" not in results
     card = (run / "README.md").read_text()
     assert "SuperGLUE's CB, GLUE's STS-B" in card and "SQuAD 1.1" in card
-    assert "freeze_embeddings" not in card and "`mixing_temperature`" in card
+    assert "freeze_embeddings" not in card and "`mixing_limit`" in card
     submitted = [json.loads(line) for line in (run / "MultiRC.jsonl").read_text().splitlines()]
     assert [len(row["passage"]["questions"][0]["answers"]) for row in submitted] == [2] * 4
 

@@ -1,6 +1,5 @@
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +11,8 @@ import yaml
 
 from tokenmixers.run_scripts import study
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.studies.definition import read_study
+from tokenmixers.run_scripts.studies.workspace import read_report
 
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 16}
@@ -62,7 +63,6 @@ def small_study(corpus, tmp_path):
         (["gates", "--quick", "--setting", "large"], "--quick is itself a setting"),
         (["gates", "--setting", "huge"], "the study gates has no setting 'huge'"),
         (["gates", "--jobs", "0"], "--jobs must be at least 1, got 0"),
-        (["gates", "--report_only", "--output_dir", "nowhere"], "there is no nowhere/gates.json"),
         (["gates", "--colour", "red"], "unknown arguments: --colour red"),
     ],
 )
@@ -77,9 +77,8 @@ def test_wrong_calls(arguments, message, tmp_path, monkeypatch):
 GATES = Path(__file__).parents[2] / "model_cards" / "studies" / "gates.json"
 
 
-def test_report_only_of_published_results(tmp_path):
-    shutil.copy(GATES, tmp_path)
-    study.main(["gates", "--report_only", "--output_dir", str(tmp_path)])
+def test_the_report_of_published_results(tmp_path):
+    study.write_report(read_report(GATES), tmp_path, read_study("gates"))
     for name in ("gates.md", "claims.csv"):
         assert "The split gate is better than the multiplicative one." in (tmp_path / name).read_text()
 
@@ -93,12 +92,10 @@ def test_report_only_of_published_results(tmp_path):
     ],
     ids=["no JSON", "no report", "another version"],
 )
-def test_report_only_refuses_other_files_and_writes_nothing(text, message, tmp_path):
-    file = tmp_path / "depth.json"
-    file.write_text(text)
+def test_other_files_are_refused_as_reports(text, message, tmp_path):
+    (tmp_path / "depth.json").write_text(text)
     with pytest.raises(UserError, match=message):
-        study.main(["depth", "--report_only", "--output_dir", str(tmp_path)])
-    assert list(tmp_path.iterdir()) == [file]
+        read_report(tmp_path / "depth.json")
 
 
 def test_unequal_models_are_refused_before_anything_is_written(small_study, tmp_path):

@@ -14,7 +14,6 @@ from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_argumen
 from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS, docstring_of, module_of
 from tokenmixers.run_scripts.base.help_text import argument_classes, fields_of, help_text
 from tokenmixers.run_scripts.training.hyperparameter_grid import GridArguments
-from tokenmixers.run_scripts.training.model_card import CardArguments
 from tokenmixers.run_scripts.training.run import Task
 
 
@@ -28,7 +27,7 @@ def task_of(command: str) -> type[Task]:
 @pytest.mark.parametrize("command", TRAINING_COMMANDS)
 def test_the_text_has_the_fields_of_the_dataclasses(command):
     task = task_of(command)
-    kinds = [*task.arguments, GridArguments, CardArguments, ModelArguments, task.training_arguments]
+    kinds = [*task.arguments, GridArguments, ModelArguments, task.training_arguments]
     assert [name for _, name in argument_classes(command)] == [kind.__name__ for kind in kinds]
     *own, training = [(kind, fields_of(*place)) for kind, place in zip(kinds, argument_classes(command), strict=True)]
     for kind, found in (*own, training):

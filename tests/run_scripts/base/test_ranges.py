@@ -23,7 +23,6 @@ NUMBERS = {
     "a share above 0, up to 1": ((TINY, 1), (0, 1 + TINY, NAN)),
     "a share between 0 and 1": ((TINY, 1 - TINY), (0, 1, NAN)),
     "a share from 0 to less than 1": ((0, 1 - TINY), (-TINY, 1, NAN)),
-    "a percentage from 0 to 100": ((0, 100), (-TINY, 100 + 1e-6, NAN)),
     "from 0 to 4294967295": ((0, 4294967295), (-1, 4294967296)),
 }
 

@@ -1,14 +1,13 @@
 import os
+from itertools import islice
 
 import pytest
 import torch
 
-from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import sentences
 from tokenmixers.run_scripts.benchmarks.arguments import BenchmarkArguments
-from tokenmixers.run_scripts.benchmarks.sentences import HALF_PEER, OURS, PEER, models_of_equal_shape, read_sentences
+from tokenmixers.run_scripts.benchmarks.sentences import HALF_PEER, OURS, PEER, documentation, models_of_equal_shape
 from tokenmixers.run_scripts.benchmarks.timing import Case, check_agreement, count_flops
-from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 CPU = torch.device("cpu")
@@ -21,31 +20,15 @@ TEXTS = [
 
 
 @pytest.fixture
-def sizes(tmp_path):
-    """Four sentences of a file, and a tokenizer."""
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    train_unigram_tokenizer(TEXTS, 60, 128, show_progress=False).save_pretrained(tmp_path / "tokenizer")
-    given = {"tokenizer": str(tmp_path / "tokenizer"), "sentence_file": str(tmp_path / "texts.txt")}
-    return BenchmarkArguments("", **given, sentences=4, quick=True)
-
-
-def test_sentences_of_a_file(tmp_path):
-    file = tmp_path / "sentences.txt"
-    file.write_bytes("one\r\n\n two\u2028and\rmore \nthree\n".encode())
-    assert read_sentences(str(file), 9) == ["one", "two\u2028and\rmore", "three"]
-    assert read_sentences(str(file), 2) == ["one", "two\u2028and\rmore"]
-    file.write_text("\n\n")
-    with pytest.raises(UserError, match="has no lines to take sentences from"):
-        read_sentences(str(file), 9)
-    file.write_bytes("Stra\xdfe\n".encode("latin-1"))
-    with pytest.raises(UserError, match="not valid UTF-8"):
-        read_sentences(str(file), 9)
-    with pytest.raises(UserError, match=r"there is no file .* to take sentences from"):
-        read_sentences(str(tmp_path / "nothing"), 9)
+def sizes(monkeypatch):
+    """Four sentences, and a small tokenizer."""
+    monkeypatch.setattr(sentences, "documentation", lambda: iter(TEXTS))
+    monkeypatch.setattr(sentences, "VOCABULARY", 60)
+    return BenchmarkArguments("", quick=True)
 
 
 def test_sentences_of_the_documentation_are_there_in_thousands():
-    found = read_sentences(None, 2000)
+    found = list(islice(documentation(), 2000))
     assert len(found) == len(set(found)) == 2000
     assert all("\n" not in sentence and sentence[-1] in ".!?" for sentence in found)
 

@@ -22,6 +22,12 @@ def test_lengths_of_a_file(tmp_path, monkeypatch):
     assert read_lengths(str(numbers), None, 1) == [12]
     with pytest.raises(UserError, match="give a --tokenizer"):
         read_lengths(str(texts), None, 9)
+    (tmp_path / "blank.txt").write_text("\n\n")
+    with pytest.raises(UserError, match="has no lines to take lengths from"):
+        read_lengths(str(tmp_path / "blank.txt"), None, 9)
+    (tmp_path / "latin.txt").write_bytes("Stra\xdfe\n".encode("latin-1"))
+    with pytest.raises(UserError, match="not valid UTF-8"):
+        read_lengths(str(tmp_path / "latin.txt"), None, 9)
     with pytest.raises(UserError, match="no file"):
         read_lengths(str(tmp_path / "nothing"), None, 9)
     with pytest.raises(UserError, match=r"no tokenizer can be loaded from .*missing"):

@@ -1,6 +1,8 @@
 """Bad rows: all are reported at once, and those that lack a text or a label can be left out."""
 
 import json
+import shutil
+from pathlib import Path
 
 import datasets
 import pytest
@@ -61,7 +63,10 @@ def questions(file, split="train", **options):
 
 
 def text_to_text(file, split="train", **options):
-    arguments = TextToTextArguments(squad_train_file=file, squad_validation_file=file, **options)
+    """SQuAD's files have these names."""
+    (tmp_path := Path(file[0]).parent / "squad").mkdir(exist_ok=True)
+    shutil.copy(file[0], tmp_path / f"{'train' if split == 'train' else 'dev'}_rows.jsonl")
+    arguments = TextToTextArguments(data_dir=str(tmp_path.parent), **options)
     table = load_table(TEXT_TASKS["squad"], split, "", arguments)
     return read_text_examples(TEXT_TASKS["squad"], table, True, arguments.skip_empty_examples)
 

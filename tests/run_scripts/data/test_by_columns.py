@@ -112,12 +112,11 @@ SENTENCES = [
 ]
 
 
-@pytest.mark.parametrize("tag_names", [None, ["O", "B-X"]])
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_sentences_are_those_of_row_by_row(sentence, tag_names, tmp_path):
+def test_sentences_are_those_of_row_by_row(sentence, tmp_path):
     rows = [dict(zip(("tokens", "ner_tags"), row, strict=True)) for row in (SENTENCES[0], sentence)]
     table = read_table(write_json(tmp_path, rows))
-    arguments, found = TokenClassificationArguments(tag_names=tag_names), []
+    arguments, found = TokenClassificationArguments(), []
     for each in (table, by_rows(table)):
         try:
             found.append(check_sentences(each, arguments, tagged=True).to_list())

@@ -89,15 +89,7 @@ def _sentence_pairs(wanted, **options):
     return {split: pairs["anchor"][:] for split, pairs in found.items()}
 
 
-def _mixture(wanted, train_file=None, dataset_name=None, validation_file=None, **options):
-    files = {"squad_train_file": train_file or [dataset_name], "squad_validation_file": validation_file}
-    arguments = TextToTextArguments(tasks=["squad"], **files, **options)
-    found = load_data(arguments, _Run(arguments, wanted).args)
-    validation = [example.targets[0] for part in found.validation for example in part.examples]
-    return {"train": found.train["squad"]["target"][:] if found.train else [], "validation": validation}
-
-
-LOADERS = [_glue, _tags, _questions, _pairs, _sentence_pairs, _mixture]
+LOADERS = [_glue, _tags, _questions, _pairs, _sentence_pairs]
 
 
 @pytest.mark.parametrize("load", LOADERS)

@@ -39,14 +39,3 @@ def test_workers_learn_the_epoch(workers):
         collator.on_epoch_begin(None, TrainerState(epoch=float(epoch)), None)
         expected = [np.random.default_rng((3, epoch, number)).random() for number in range(6)]
         assert torch.equal(torch.cat(list(loader)), torch.tensor(expected))
-
-
-def test_numbers_can_stay_the_same_in_every_epoch():
-    rows = [{ROW_NUMBER: number} for number in range(3)]
-    once, anew = SeededCollator(Noise(), seed=3, every_epoch=False), SeededCollator(Noise(), seed=3)
-    first = once(rows)
-    assert torch.equal(first, anew(rows))
-    for collator in (once, anew):
-        collator.on_epoch_begin(None, TrainerState(epoch=1.0), None)
-    assert torch.equal(once(rows), first)
-    assert not torch.equal(anew(rows), first)

@@ -4,6 +4,7 @@ import datasets
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.data import sentence_pairs
 from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, iterate_sentences, load_sentence_pairs
 
 
@@ -73,17 +74,16 @@ def test_labels_of_pairs_compare_as_numbers_where_they_are(labels, wanted, place
         loaded(split, **options, positive_labels=["3"])
 
 
-def test_evaluation_pairs_with_a_similarity_and_without(files):
-    names = {"sentence1_column": "question", "sentence2_column": "answer", **COLUMNS}
-    assert loaded("validation", validation_file=files["csv"], **names).to_list() == [
-        {"index": i, "sentence1": row["question"], "sentence2": row["answer"], "score": float(row["score"])}
-        for i, row in enumerate(ROWS)
-    ]
-    held_out = {"eval_dataset_name": files["hub"], **COLUMNS, "score_column": "none"}
+def test_evaluation_pairs_with_a_similarity_and_without(tmp_path, monkeypatch):
+    scored = [{"sentence1": row["question"], "sentence2": row["answer"], "score": row["score"]} for row in ROWS]
+    datasets.Dataset.from_list(scored).to_parquet(tmp_path / "stsb" / "validation.parquet")
+    monkeypatch.setattr(sentence_pairs, "STSB", str(tmp_path / "stsb"))
+    expected = [{"index": i, **row, "score": float(row["score"])} for i, row in enumerate(scored)]
+    assert loaded("validation").to_list() == expected
+    pairs = [{"anchor": row["question"], "positive": row["answer"]} for row in ROWS]
+    (tmp_path / "pairs.json").write_text(json.dumps(pairs))
     for split in ("validation", "test"):
-        assert loaded(split, **held_out).to_list() == [
-            {"anchor": row["question"], "positive": row["answer"]} for row in ROWS
-        ]
+        assert loaded(split, **{f"{split}_file": str(tmp_path / "pairs.json")}).to_list() == pairs
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_evaluation_pairs_with_a_similarity_and_without(files):
         ),
         (
             {"train_file": ["tsv"], "anchor_column": "question", "positive_column": "sentence1"},
-            "there is no column 'sentence1' (--positive_column or --sentence1_column)",
+            "there is no column 'sentence1' (--positive_column)",
         ),
         (
             {"train_file": ["tsv"], **COLUMNS, "label_column_name": "kind", "positive_labels": ["1"]},
@@ -124,8 +124,8 @@ def test_wrong_training_pairs_are_named(changes, message, files, tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"a": "x", "b": "y"}, "has neither a column 'score' (--score_column) with the similarity"),
-        ({"sentence1": "x", "score": 1}, "line 1: there is no column 'sentence2' (--sentence2_column)"),
+        ({"a": "x", "b": "y"}, "has neither a column 'score' with the similarity"),
+        ({"sentence1": "x", "score": 1}, "line 1: there is no column 'sentence2'"),
         ({"sentence1": "x", "sentence2": "y", "score": "nan"}, "line 1: the similarity 'nan' is not a finite number"),
         ({"sentence1": "x", "sentence2": "y", "score": "high"}, "line 1: the similarity 'high' is not a finite num"),
         ({"sentence1": "x", "sentence2": "y", "score": 1}, "1 pairs without two different scores"),

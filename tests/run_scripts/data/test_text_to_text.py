@@ -264,14 +264,9 @@ class TestFolders:
             content = {"data": [{"paragraphs": [{"context": context, "qas": [question]}]}]}
             (tmp_path / "squad" / f"{name}.json").write_text(json.dumps(content))
         for split, answer in (("train", "It"), ("validation", "He")):
-            file = str(tmp_path / "squad" / f"{names[split != 'train']}.json")
-            for arguments in (
-                TextToTextArguments(data_dir=str(tmp_path)),
-                TextToTextArguments(**{f"squad_{split}_file": [file]}),
-            ):
-                table = load_table(TEXT_TASKS["squad"], split, "", arguments)
-                (example,) = read_text_examples(TEXT_TASKS["squad"], table, True)
-                assert example.targets == (answer,)
+            table = load_table(TEXT_TASKS["squad"], split, "", TextToTextArguments(data_dir=str(tmp_path)))
+            (example,) = read_text_examples(TEXT_TASKS["squad"], table, True)
+            assert example.targets == (answer,)
         with pytest.raises(UserError, match=r"there is no file .*squad/train"):
             load_table(TEXT_TASKS["squad"], "train", "", TextToTextArguments(data_dir=str(tmp_path / "other")))
 
@@ -287,10 +282,11 @@ class TestFolders:
     )
     def test_wrong_questions_are_named_with_their_file(self, tmp_path, answers, message):
         question = {"id": "1", "question": "What?", "answers": answers}
-        (tmp_path / "train.json").write_text(
+        (tmp_path / "squad").mkdir()
+        (tmp_path / "squad" / "train.json").write_text(
             json.dumps({"data": [{"paragraphs": [{"context": "It ran.", "qas": [question]}]}]})
         )
-        arguments = TextToTextArguments(squad_train_file=[str(tmp_path / "train.json")])
+        arguments = TextToTextArguments(data_dir=str(tmp_path))
         with pytest.raises(UserError) as caught:
             read_text_examples(TEXT_TASKS["squad"], load_table(TEXT_TASKS["squad"], "train", "", arguments), True)
         assert message in str(caught.value) and "--version_2" not in str(caught.value)
@@ -346,9 +342,9 @@ class TestRealFiles:
         assert max(sizes) > 1 and "<" not in "".join(example.source for example in examples)
 
     @pytest.mark.slow
-    def test_every_answer_of_squad_is_in_its_context(self):
-        files = [str(SHARED / "squad_v1.1" / "dev-v1.1.json.gz")]
-        table = load_table(TEXT_TASKS["squad"], "validation", "", TextToTextArguments(squad_validation_file=files))
+    def test_every_answer_of_squad_is_in_its_context(self, tmp_path):
+        (tmp_path / "squad").symlink_to(SHARED / "squad_v1.1")
+        table = load_table(TEXT_TASKS["squad"], "validation", "", TextToTextArguments(data_dir=str(tmp_path)))
         examples = drawn(read_text_examples(TEXT_TASKS["squad"], table, True), 2000)
         found = sum(text in example.source for example in examples for text in example.targets)
         assert found / sum(len(example.targets) for example in examples) > 0.99

@@ -288,18 +288,6 @@ def from_guide(name: str, package: str, folder: Path):
 
 @exporting
 @pytest.mark.slow
-@pytest.mark.parametrize("opset", [formats.OLDEST_OPSET, formats.NEWEST_OPSET])
-def test_opsets(opset, checkpoint, tmp_path, run):
-    import onnx
-
-    folder, _ = checkpoint("GMLPForSequenceClassification")
-    run(folder, tmp_path / "out", "--opset", str(opset), kinds=("onnx", "onnx-int8"))
-    (default,) = [part for part in onnx.load(tmp_path / "out/onnx/model.onnx").opset_import if part.domain == ""]
-    assert default.version == opset
-
-
-@exporting
-@pytest.mark.slow
 def test_int8_has_a_scale_for_every_channel_of_linear_layers_and_embeddings(checkpoint, tmp_path, run):
     import onnx
 

@@ -40,10 +40,9 @@ def test_names_mean_their_numbers():
 
 
 def test_writes_lines_that_belong_together(tmp_path):
-    counts = ["--train_count", "50", "--validation_count", "10"]
-    make_data.main(["number_names", "--output_dir", str(tmp_path / "new"), *counts])
+    make_data.main(["number_names", "--output_dir", str(tmp_path / "new")])
     numbers = {}
-    for split, count in (("train", 50), ("validation", 10)):
+    for split, count in (("train", 20_000), ("validation", 500)):
         digits, words = (
             (tmp_path / "new" / f"{split}.{kind}.txt").read_text().splitlines() for kind in ("digits", "words")
         )

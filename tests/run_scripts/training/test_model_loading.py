@@ -69,8 +69,9 @@ def test_the_number_of_layers_or_their_types_give_the_other(overrides, types):
 
 
 @pytest.mark.parametrize("number", [4, 5])
-def test_a_new_tokenizer_reads_the_first_texts_alone(number, caplog):
-    arguments = ModelArguments(config_name="gmlp-base", train_tokenizer=40, max_tokenizer_texts=4)
+def test_a_new_tokenizer_reads_the_first_texts_alone(number, caplog, monkeypatch):
+    monkeypatch.setattr("tokenmixers.run_scripts.training.model_loading.MOST_TEXTS", 4)
+    arguments = ModelArguments(config_name="gmlp-base", train_tokenizer=40)
     texts = (*["the gate mixes tokens"] * 4, "zzz")[:number]
     tokenizer = load_tokenizer(arguments, 32, iter(texts), is_main_process=True)
     expected = train_unigram_tokenizer(texts[:4], 40, 32)
