@@ -9,7 +9,7 @@ import torch
 from huggingface_hub import ModelCard
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoBackbone, AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
+from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
 
 from tokenmixers import GMLPModel, TimmImageProcessorPil
 from tokenmixers.run_scripts.convert_timm import main
@@ -212,22 +212,6 @@ def test_imagenet_names_need_the_hub(tmp_path):
 
 def test_nothing_is_overwritten(source, overwrites_nothing):
     overwrites_nothing(lambda output: convert(source, output))
-
-
-def test_a_backbone_from_the_hub(source, tmp_path, online):
-    """`AutoBackbone.from_pretrained` takes the ids of repositories, no folders."""
-    convert(source, tmp_path / "converted")
-    online()
-    classifier = AutoModelForImageClassification.from_pretrained(tmp_path / "converted")
-    classifier.push_to_hub("me/nano")
-    backbone = AutoBackbone.from_pretrained("me/nano", out_features=["stage1", "stage2"])
-    pixels = torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        maps = backbone(pixels).feature_maps
-        states = classifier.model(pixel_values=pixels, output_hidden_states=True).hidden_states
-    assert type(backbone).__name__ == "GMLPBackbone" and [tuple(found.shape) for found in maps] == [(2, 16, 4, 4)] * 2
-    torch.testing.assert_close(maps[0].flatten(2).mT, classifier.model.norm(states[1]))
-    torch.testing.assert_close(maps[1].flatten(2).mT, states[2])
 
 
 def test_the_licence_is_that_of_the_revision_and_a_card_is_not_needed(source, tmp_path, hub, online, capsys):

@@ -123,22 +123,6 @@ def test_the_last_commit_of_transformers_trainer_has_the_code(hub, online, check
     assert {"model.safetensors"} | CODE <= set(hub[0].commits[hub[0].branches["me/every_save"]["main"]])
 
 
-@pytest.mark.slow
-def test_what_a_trainer_pushes_is_complete(hub, online, call, checkpoint):
-    state, _ = hub
-    places = []
-    for strategy in ("every_save", "end", "checkpoint", "all_checkpoints"):
-        train_and_push(checkpoint, strategy)
-        known = {commit for _, commit in places}
-        loadable = [
-            name for name, files in state.commits.items() if "model.safetensors" in files and name not in known
-        ]
-        assert len(loadable) >= (3 if strategy == "every_save" else 1)
-        places += [(f"me/{strategy}", commit) for commit in loadable]
-        places.append((f"{strategy}/checkpoint-2", "main"))  # the local folder
-    assert len(json.loads(call(LOAD.format(places=places)))) == len(places)
-
-
 def test_an_evaluation_in_half_precision_does_not_change_what_is_pushed(hub, online, command):
     run_mlm.main(command(output_dir="output", push_to_hub=True, hub_model_id="me/model", bf16_full_eval=True))
     state, _ = hub
@@ -177,12 +161,6 @@ def test_a_script_pushes_its_card(pushed_card):
     assert "perplexity" in pushed_card
 
 
-@pytest.mark.slow
-def test_the_snippet_of_a_pushed_card_runs_without_the_package(pushed_card, call):
-    snippet = pushed_card.split("```python\n")[1].split("```")[0]
-    assert call("import sys; sys.modules['tokenmixers'] = None\n" + snippet).strip()
-
-
 WITHOUT_THE_PACKAGE = """
 import sys
 sys.modules["tokenmixers"] = None
@@ -214,31 +192,6 @@ def test_the_code_of_the_guide_runs_without_the_package(hub, call, guide_code):
     assert {"me/my-gmlp", "me/my-reviews"} == set(hub[0].branches)
 
 
-#: Transformers' own exporter, for a checkpoint whose code comes from the repository.
-EXPORT = """
-from transformers.exporters.auto import AutoHfExporter
-from transformers.exporters.configs import OnnxConfig
-
-inputs = tokenizer(["The first text.", "The second one."], padding=True, return_tensors="pt")
-config = OnnxConfig(dynamic=True)
-exported = AutoHfExporter.from_config(config).export(model, dict(inputs), config=config)
-exported.save_pretrained("outputs/sst2-onnx")
-print(type(exported).from_pretrained("outputs/sst2-onnx", trust_remote_code=True)(**inputs)["logits"])
-"""
-
-
-@pytest.mark.slow
-def test_transformers_exports_without_the_package(call, guide_code):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    load = "".join(
-        line + "\n"
-        for line in guide_code("run_scripts/README.md", "push_to_hub()").splitlines()
-        if re.match(r"from transformers|tokenizer = |model = ", line)
-    )
-    assert call(WITHOUT_THE_PACKAGE.format(code=load + EXPORT)).strip()
-
-
 @pytest.fixture
 def shipped_snippet(hub, online):
     """`shipped_snippet(name)`: a shipped card on the Hub, and the Python in it."""
@@ -259,14 +212,3 @@ SHIPPED = pytest.mark.parametrize("name", ["gmlp-s16-224", "amlp-base", "mlp-mix
 def test_the_snippet_of_a_shipped_card_names_its_repository(name, shipped_snippet):
     _, code = shipped_snippet(name)
     assert "model_cards" not in code and f'"me/my-{name}", trust_remote_code=True' in code
-
-
-@pytest.mark.slow
-@SHIPPED
-def test_the_snippet_of_a_shipped_card_runs_without_the_package(name, shipped_snippet, call):
-    card, code = shipped_snippet(name)
-    sizes = "import torch; torch.set_default_device('meta')"  # the real ones, without their memory
-    code = f"{sizes}\n{code}\nprint(type(model).__module__, model.num_parameters())"
-    module, parameters = call(WITHOUT_THE_PACKAGE.format(code=code)).split()
-    assert module.startswith("transformers_modules.")
-    assert f"{int(parameters):,}" in card or "ForMaskedLM" in code  # of those the card counts the encoder

@@ -16,7 +16,6 @@ from transformers import (
     ConvNextImageProcessorPil,
     ResNetConfig,
     ResNetForImageClassification,
-    ViTConfig,
     pipeline,
 )
 
@@ -95,34 +94,6 @@ def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command
         evaluate("bottom", "aside")
 
 
-def test_the_rows_of_a_head_follow_the_classes(command, pictures, tmp_path):
-    """Those of a checkpoint that has the classes in another order than the folders, trained on or evaluated alone."""
-    metrics = run_image_classification.main(command(max_steps=60))
-    model = AutoModelForImageClassification.from_pretrained(tmp_path / "run")
-    for parameter in model.classifier.parameters():
-        parameter.data = parameter.flip(0)
-    model.config.id2label, model.config.label2id = {0: "top", 1: "bottom"}, {"top": 0, "bottom": 1}
-    shutil.copytree(tmp_path / "run", tmp_path / "foreign")
-    model.save_pretrained(tmp_path / "foreign")
-    trained = {"max_steps": 1, "learning_rate": 0, "output_dir": tmp_path / "tuned"}
-    alone = {"do_train": None, "train_dir": None, "output_dir": tmp_path / "evaluation"}
-    for changes in (trained, alone):
-        again = run_image_classification.main(command(**changes, model_name_or_path=tmp_path / "foreign"))
-        assert again["eval_accuracy"] == metrics["eval_accuracy"] > 0.8
-        assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
-        written = (changes["output_dir"] / "predictions_validation.csv").read_text()
-        assert written == (tmp_path / "run" / "predictions_validation.csv").read_text()
-    tuned = AutoModelForImageClassification.from_pretrained(tmp_path / "tuned")
-    assert list(tuned.config.id2label.values()) == ["bottom", "top"]
-
-
-@pytest.fixture
-def vit(tmp_path):
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
-    ViTConfig(image_size=8, patch_size=4, **sizes).save_pretrained(tmp_path / "vit")
-    return tmp_path / "vit"
-
-
 def test_checkpoints_without_an_image_size(command, tmp_path):
     config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=2)
     ResNetForImageClassification(config).save_pretrained(tmp_path / "resnet")
@@ -143,25 +114,6 @@ def test_parquet_files_of_digits(command, tmp_path):
     )
     model = AutoModelForImageClassification.from_pretrained(tmp_path / "run")
     assert list(model.config.id2label.values()) == [str(digit) for digit in range(10)]
-
-
-@pytest.mark.parametrize("family", ["gmlp", "vit"])
-def test_accumulated_batches_are_one_batch(command, vit, tmp_path, family):
-    """With soft labels, a last step with fewer rows, and models that do and do not take the Trainer's count."""
-    model = {"config_name": vit, "config_overrides": None} if family == "vit" else {}
-    common = {"max_train_samples": 44, "max_steps": 3, "label_smoothing_factor": 0.1, "optim": "sgd", **model}
-    weights = {}
-    for accumulated, rows in ((1, 16), (2, 8)):
-        batches = {"gradient_accumulation_steps": accumulated, "per_device_train_batch_size": rows}
-        folder = tmp_path / str(accumulated)
-        run_image_classification.main(command(**common, **batches, learning_rate=0.1, output_dir=folder))
-        weights[accumulated] = load_file(folder / "model.safetensors")
-        results = json.loads((folder / "train_results.json").read_text())
-        assert results["train_loss"] == pytest.approx(np.log(2), rel=0.2)  # per picture, of a model that knows nothing
-    start = AutoModelForImageClassification.from_pretrained(tmp_path / "1")
-    assert start.config.problem_type == "single_label_classification"
-    for name, tensor in weights[1].items():
-        torch.testing.assert_close(weights[2][name], tensor, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_training_labels_are_smoothed(command):
@@ -228,13 +180,6 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
     AutoModel.from_pretrained(tmp_path / "run").save_pretrained(tmp_path / "run")
     with pytest.raises(SystemExit, match=r"has no weights for classifier\..*: it was not trained for this task"):
         classify_images.main(["--model", str(tmp_path / "run"), "--images", str(pictures / "train" / "top" / "1.png")])
-
-
-def test_images_that_were_held_out_are_named_in_the_folder_of_training(command, pictures, tmp_path, table_of):
-    run_image_classification.main(command(validation_dir=None, train_val_split=0.25, max_steps=1))
-    files = [row["file"] for row in table_of(tmp_path / "run" / "predictions_validation.csv")]
-    images = {str(path.relative_to(pictures / "train")) for path in (pictures / "train").rglob("*.png")}
-    assert len(files) == round(len(images) / 4) and images.issuperset(files)
 
 
 def test_a_folder_is_predicted_with_the_names_of_its_files(command, pictures, tmp_path, capsys, table_of):
@@ -319,15 +264,6 @@ def test_a_damaged_picture_is_named(command, pictures, tmp_path, content, worker
     assert "\n" not in message
     for checkpoint in (tmp_path / "run").glob("checkpoint-*"):
         load_file(checkpoint / "model.safetensors")
-
-
-def test_a_damaged_data_set_is_named(command, tmp_path):
-    (tmp_path / "data").mkdir()
-    for split in ("train", "validation"):
-        (tmp_path / "data" / f"{split}.parquet").write_bytes(b"no parquet")
-    with pytest.raises(SystemExit, match=r"error: the data set .*data' cannot be loaded \(split 'train'\)"):
-        run_image_classification.main(command(train_dir=None, validation_dir=None, dataset_name=tmp_path / "data"))
-    assert not (tmp_path / "run").exists()
 
 
 # --- distillation ------------------------------------------------------------------------------------------------

@@ -2,12 +2,9 @@ import functools
 import gzip
 import json
 import math
-import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -133,32 +130,6 @@ def test_an_interrupted_run_goes_on_where_it_was(data, resumes, command):
 def test_whole_words_of_lines_are_masked(command):
     results = run_mlm.main(command(whole_word_mask=True, line_by_line=True))
     assert math.isfinite(results["trained"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("launcher", "batch"),
-    [
-        (["torch.distributed.run", "--nproc_per_node", "2"], 4),
-        (["accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"], 8),
-    ],
-)
-def test_launchers_train_the_same_model(command, tmp_path, launcher, batch):
-    options = {"optim": "sgd", "max_grad_norm": 1e9, "mlm_probability": 0.3, "precision": "fp32"}
-    run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
-    options |= {"model_name_or_path": tmp_path / "start"}
-    run_mlm.main(command(**options, per_device_train_batch_size=8))
-    single = load_file(tmp_path / "run" / "model.safetensors")
-    arguments = command(**options, per_device_train_batch_size=batch, output_dir=tmp_path / "launched")
-    subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "tokenmixers.run_scripts.run_mlm", *arguments],
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
-    launched = load_file(tmp_path / "launched" / "model.safetensors")
-    for name in single:
-        torch.testing.assert_close(launched[name], single[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("model", ["gmlp-base", pytest.param("amlp-base", marks=pytest.mark.slow)])
@@ -338,10 +309,6 @@ def test_a_student_learns_from_a_teacher(distilling, tmp_path, capsys):
     rows = {name.strip("` "): value.strip() for name, value in re.findall(r"^\| (.+?)\| (.+?)\|$", card, re.MULTILINE)}
     assert rows["teacher"] == folder.rpartition("/")[2]
     assert (rows["distillation_alpha"], rows["distillation_temperature"]) == ("1.0", "3.0")
-
-
-def test_a_distilled_run_is_resumed(distilling, resumes):
-    resumes(distilling)
 
 
 @pytest.mark.parametrize(

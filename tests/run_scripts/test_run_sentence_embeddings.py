@@ -4,7 +4,6 @@ import importlib.util
 import json
 import random
 import re
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts import push_to_hub, run_sentence_embeddings
 from tokenmixers.run_scripts.base import optional_packages
 from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments
-from tokenmixers.run_scripts.training.run import Run
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -392,22 +390,6 @@ def test_pairs_that_fill_no_batch_without_a_repeated_text_are_an_error(command, 
 
 
 GUIDE = (Path(run_sentence_embeddings.__file__).parent / "guides" / "sentence_embeddings.md").read_text("utf-8")
-
-
-def test_the_commands_of_the_guide_are_read(monkeypatch):
-    class ReadError(Exception):
-        pass
-
-    def read(*arguments):
-        raise ReadError
-
-    monkeypatch.setattr(Run, "command", read)
-    lines = "".join(re.findall(r"^```bash\n(.+?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)).replace("\\\n", "")
-    calls = [shlex.split(line) for line in lines.splitlines() if line.startswith("tokenmixers run_sentence")]
-    assert len(calls) == 7
-    for _, _, *arguments in calls:
-        with pytest.raises(ReadError):
-            run_sentence_embeddings.main(arguments)
 
 
 @library

@@ -196,14 +196,6 @@ def test_training_examples_are_held_out_in_place_of_the_validation_sets(mixture,
     assert "parts of the training sets of SuperGLUE's CB, SuperGLUE's COPA" in (tmp_path / "run/README.md").read_text()
 
 
-def test_evaluates_a_checkpoint_alone(mixture, tmp_path):
-    first = run_text_to_text.main(mixture("cb"))
-    options = {"do_train": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "evaluation"}
-    again = run_text_to_text.main(mixture("cb", **options))
-    assert again["eval_cb_loss"] == pytest.approx(first["eval_cb_loss"], rel=1e-5)
-    assert again["eval_cb_accuracy"] == first["eval_cb_accuracy"] and "majority_cb_accuracy" not in again
-
-
 def test_the_best_of_several_checkpoints_is_loaded(mixture, tmp_path):
     options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     run_text_to_text.main(mixture(**options, load_best_model_at_end=True))
@@ -225,17 +217,3 @@ def test_the_papers_recipes(recipe, mixture, tmp_path):
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "run"))
     frozen = torch.equal(before["model.shared.weight"], after["model.shared.weight"])
     assert frozen == (recipe == "text_to_text_glu.yaml")
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one_with_twice_the_batch(mixture, in_two_processes, tmp_path):
-    options = {"max_steps": 6, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "do_eval": None}
-    options["precision"] = "fp32"
-    run_text_to_text.main(mixture(**options))
-    arguments = mixture(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
-    in_two_processes("run_text_to_text", arguments)
-    curves = []
-    for name in ("run", "launched"):
-        history = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
-        curves.append([entry["loss"] for entry in history if "loss" in entry])
-    assert len(curves[0]) == 6 and curves[0] == pytest.approx(curves[1], abs=2e-4)

@@ -4,8 +4,7 @@ import math
 import datasets
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForTokenClassification, EvalPrediction, pipeline
+from transformers import EvalPrediction, pipeline
 
 from tokenmixers.run_scripts import run_token_classification
 from tokenmixers.run_scripts.data.token_classification import tag_names
@@ -95,34 +94,6 @@ def test_tags_that_are_no_entities(command, tmp_path):
     assert "eval_f1" not in results and 0 <= results["eval_accuracy"] <= 1
     assert json.loads((tmp_path / "run" / "config.json").read_text())["label2id"] == {"NOUN": 0, "VERB": 1}
     assert tag_names(datasets.Dataset.from_dict({"tags": [["10", "9"]]})) == ["9", "10"]
-
-
-def test_the_rows_of_a_head_follow_the_tags(command, data, tmp_path):
-    """Those of a checkpoint that has the tags in an order of its own, and one that the data do not have."""
-    run_token_classification.main(command(max_steps=30, per_device_train_batch_size=20, learning_rate=3e-2))
-    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "run")
-    names = list(model.config.id2label.values())
-    assert names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    order = [4, 2, 0, 3, 1]
-    for parameter in model.classifier.parameters():
-        parameter.data = torch.cat([parameter[order], torch.full_like(parameter[:1], 1e9)])
-    model.config.id2label = dict(enumerate([*(names[index] for index in order), "B-MISC"]))
-    model.config.label2id = {name: index for index, name in model.config.id2label.items()}
-    model.save_pretrained(tmp_path / "foreign")
-    options = {"tokenizer_name": data / "tokenizer", "learning_rate": 0, "max_steps": 1}
-    results = [
-        run_token_classification.main(
-            command(**options, model_name_or_path=tmp_path / name, output_dir=tmp_path / f"{name}_2")
-        )
-        for name in ("run", "foreign")
-    ]
-    assert results[0]["eval_f1"] == results[1]["eval_f1"] == 1.0
-    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-6)
-    again = AutoModelForTokenClassification.from_pretrained(tmp_path / "foreign_2")
-    assert list(again.config.id2label.values()) == names
-    alone = {"do_train": None, "output_dir": tmp_path / "alone", **options, "model_name_or_path": tmp_path / "run"}
-    evaluate = [*command(**alone), "--tag_names", *(names[index] for index in order)]
-    assert run_token_classification.main(evaluate)["eval_loss"] == pytest.approx(results[0]["eval_loss"], rel=1e-6)
 
 
 def test_entities_of_one_word_and_last_words_have_scores():

@@ -1,14 +1,7 @@
 """The published studies: pages follow from the results, and verdicts from the runs by another computation."""
 
-import csv
-import json
-import math
 import re
-import statistics
-from itertools import product
 from pathlib import Path
-
-import pytest
 
 from tokenmixers.run_scripts.studies.analysis import Analysis
 from tokenmixers.run_scripts.studies.claims import UNDECIDED
@@ -18,10 +11,6 @@ from tokenmixers.run_scripts.studies.results_page import page, read_reports
 
 ROOT = Path(__file__).parents[2]
 STUDIES = ROOT / "model_cards" / "studies"
-REPORTS = [pytest.param(json.loads(file.read_text()), id=file.stem) for file in sorted(STUDIES.glob("*.json"))]
-SIGNS = {"higher": 1, "lower": -1}
-
-
 def test_the_page_is_that_of_the_results():
     assert page(STUDIES, read_reports(STUDIES)) == (STUDIES / "README.md").read_text()
 
@@ -30,107 +19,6 @@ def test_the_rules_name_all_studies():
     text = " ".join((STUDIES / "method.md").read_text().split())
     listed = re.search(r"The names are (.*?)\. ", text)
     assert re.findall(r"`(\w+)`", listed[1]) == names_of_studies()
-
-
-def chosen_runs(report: dict, settings: dict, task: str, model: str) -> dict[int, dict]:
-    """The runs with the learning rate that was best for the first seed, by seed.
-
-    Of equals it is the one with better evaluations on the way, then the larger one.
-    """
-    runs = [run for run in report["runs"] if (run["task"], run["model"]) == (task, model)]
-    tried = [run for run in runs if run["seed"] == settings["seeds"][0]]
-    sign = SIGNS[settings["better"]]
-
-    def quality(run: dict) -> tuple[float, float, float]:
-        way = statistics.fmean(value for _, value in run["evaluations"])
-        return sign * run["result"], sign * way, run["learning_rate"]
-
-    best = max(tried, key=quality)
-    return {run["seed"]: run for run in runs if run["learning_rate"] == best["learning_rate"]}
-
-
-def interval_says(kind: str, low: float, high: float, margin: float) -> str:
-    """The verdict of a confidence interval, written out for each kind of claim."""
-    holds, fails = {
-        "better": (low > 0, high < 0),
-        "above": (low > 0, high < 0),
-        "not_worse": (low > -margin, high < -margin),
-        "equal": (-margin < low and high < margin, high < -margin or low > margin),
-    }[kind]
-    return "holds" if holds else "does not hold" if fails else "undecided at this scale"
-
-
-def names(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
-
-
-def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
-    """Verdict and differences of a claim, from the runs."""
-    stats = pytest.importorskip("scipy.stats")
-    task = claim.get("task", report["study"])
-    settings = report["definition"] | report["definition"].get("tasks", {}).get(task, {})
-    kind = next(kind for kind in ("better", "not_worse", "equal", "above") if kind in claim)
-    members: dict[str, list[str]] = {}
-    for model in report["models"][task]:
-        members.setdefault(model.partition("/")[0], []).append(model)
-
-    def values(name: str) -> dict[int, float]:
-        if claim.get("of") == "slope":
-            sizes = [math.log(report["models"][task][member]["parameters"]) for member in members[name]]
-            found = [chosen_runs(report, settings, task, member) for member in members[name]]
-            points = {seed: [math.log(runs[seed]["result"]) for runs in found] for seed in found[0]}
-            return {seed: stats.linregress(sizes, logarithms).slope for seed, logarithms in points.items()}
-        runs = chosen_runs(report, settings, task, name)
-        if "of" in claim:
-            return {seed: run["measures"][claim["of"]][-1][1] for seed, run in runs.items()}
-        scale = math.log if settings.get("compared_as") == "log" else float
-        return {seed: scale(run["result"]) for seed, run in runs.items()}
-
-    def has_started(name: str) -> bool:
-        """Better than the plateau, which is a number or stands in the runs, with all seeds and sizes."""
-        plateau, sign = settings.get("plateau"), SIGNS[settings["better"]]
-        runs = [run for member in members[name] for run in chosen_runs(report, settings, task, member).values()]
-        levels = [run["plateau"] if isinstance(plateau, str) else plateau for run in runs]
-        return plateau is None or all(sign * run["result"] > sign * x for run, x in zip(runs, levels, strict=True))
-
-    pairs = list(product(names(claim[kind]), names(claim.get("than", claim.get("to", claim[kind])))))
-    if claim.get("of") != "slope":  # size by size
-        members |= {model: [model] for model in report["models"][task]}
-        pairs = [pair for a, b in pairs for pair in zip(members[a], members[b], strict=True)]
-    verdicts, differences = [], []
-    for a, b in pairs:
-        left = values(a)
-        right = dict.fromkeys(left, claim["value"]) if kind == "above" else values(b)
-        sign = 1 if kind == "above" else SIGNS[settings["better"]]
-        paired = [sign * (left[seed] - right[seed]) for seed in left.keys() & right.keys()]
-        if len(paired) < 2:
-            verdicts.append("undecided at this scale")
-            differences.append("not enough runs")
-            continue
-        low, high = stats.ttest_1samp(paired, 0).confidence_interval(0.95)
-        started = all(has_started(name.partition("/")[0]) for name in (a, b))
-        said = interval_says(kind, low, high, claim.get("margin", 0))
-        verdicts.append(said if started else "undecided at this scale")
-        differences.append(f"{statistics.fmean(paired):+.3g} [{low:+.3g}, {high:+.3g}]")
-    return next(v for v in ("does not hold", "undecided at this scale", "holds") if v in verdicts), differences
-
-
-@pytest.mark.parametrize("report", REPORTS)
-def test_the_verdicts_follow_from_the_runs(report):
-    """In the section of the study, and with the intervals in the file of all claims."""
-    text = (STUDIES / "README.md").read_text()
-    setting = "" if report["setting"] == "default" else f", setting {report['setting']}"
-    title = f"{report['definition']['title']}{setting}"
-    with (STUDIES / "claims.csv").open(newline="") as file:
-        pairs = [row for row in csv.DictReader(file) if row["study"] == title]
-    section = text.split(f"\n## {title}\n")[1].split("\n## ")[0].splitlines()
-    for claim in report["definition"]["claims"]:
-        verdict, differences = expected(report, claim)
-        (row,) = (line for line in section if line.startswith(f"| {claim['claim']}"))
-        assert row.split("|")[2].strip() == verdict, (claim, differences)
-        found = [pair for pair in pairs if pair["claim"] == claim["claim"]]
-        assert [pair["difference, 95 % interval"] for pair in found] == differences
-        assert {pair["verdict"] for pair in found} == {verdict}
 
 
 class WithoutTheFirstSeed(Analysis):

@@ -77,17 +77,6 @@ def test_a_connection_lost_at_the_end_leaves_a_complete_model_and_the_command_to
     assert {"model.safetensors", "README.md"} <= set(state.commits[state.branches["me/model"]["main"]])
 
 
-def test_a_token_that_may_not_write_to_a_repository_that_exists(train, hub, online, command):
-    state, _ = hub
-    state.add_commit("me/model", "main", {})
-    online("fine")  # of which the Hub says nothing beforehand
-    message = train()
-    assert "the Hub refused the token for 'me/model' (status 403)" in message
-    online("good")
-    run_command(message)
-    assert "model.safetensors" in state.commits[state.branches["me/model"]["main"]]
-
-
 def test_another_familys_model_is_pushed_by_hf_upload(train, hub, tmp_path):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     BertForMaskedLM(BertConfig(vocab_size=60, max_position_embeddings=32, **sizes)).save_pretrained(tmp_path / "bert")

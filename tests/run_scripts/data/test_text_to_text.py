@@ -1,12 +1,10 @@
 """The texts of every task, written out by hand after T5's published format (arXiv:1910.10683, appendix D)."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.data.loading import drawn
 from tokenmixers.run_scripts.data.table_files import Table
 from tokenmixers.run_scripts.data.text_to_text import (
     GROUPS,
@@ -20,8 +18,6 @@ from tokenmixers.run_scripts.data.text_to_text import (
     training_pairs,
 )
 
-
-SHARED = Path(__file__).parents[3] / ".." / "shared" / "data"
 
 SENTENCES = {"sentence1": "A dog ran.", "sentence2": "An animal ran."}
 NLI = {"premise": "A dog ran.", "hypothesis": "An animal ran."}
@@ -313,42 +309,3 @@ def test_examples_have_the_place_of_their_row():
         (2, "cola sentence: Sentence 3."),
         (4, "cola sentence: Sentence 5."),
     ]
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="real data are not here")
-class TestRealFiles:
-    @pytest.mark.parametrize(
-        ("name", "folder", "count", "source", "target"),
-        [
-            ("cola", "glue", 8551, "cola sentence: Our friends won't buy this analysis, let alone", "acceptable"),
-            ("stsb", "glue", 5749, "stsb sentence1: A plane is taking off. sentence2: An air plane", "5.0"),
-            ("mrpc", "glue", 3668, 'mrpc sentence1: Amrozi accused his brother , whom he called "', "equivalent"),
-            ("rte", "glue", 2490, "rte sentence1: No Weapons of Mass Destruction Found in Iraq", "not_entailment"),
-            ("copa", "superglue", 368, "copa choice1: The sun was rising. choice2: The grass was cut.", "choice1"),
-            ("boolq", "superglue/fewglue_32", 32, "boolq passage: Ghost in the Shell -- Animation studio", ""),
-            ("wsc", "superglue/fewglue_32", 32, "wsc: The actress used to be named Terpsichore , but", "Tina"),
-            ("record", "superglue/fewglue_32", 32, "record query: Speaking after the game, Mourinho said: 'The", ""),
-        ],
-    )
-    def test_training_files(self, name, folder, count, source, target):
-        table = load_table(TEXT_TASKS[name], "train", "", TextToTextArguments(data_dir=str(SHARED / folder)))
-        examples = read_text_examples(TEXT_TASKS[name], table, True)
-        assert len(examples) == count
-        assert examples[0].source.startswith(source)
-        assert examples[0].targets[0].startswith(target)
-
-    def test_answers_to_a_question_belong_together(self):
-        arguments = TextToTextArguments(data_dir=str(SHARED / "superglue" / "fewglue_32"))
-        examples = read_text_examples(
-            TEXT_TASKS["multirc"], load_table(TEXT_TASKS["multirc"], "train", "", arguments), 1
-        )
-        sizes = [sum(example.group == group for example in examples) for group in {e.group for e in examples}]
-        assert max(sizes) > 1 and "<" not in "".join(example.source for example in examples)
-
-    @pytest.mark.slow
-    def test_every_answer_of_squad_is_in_its_context(self):
-        files = [str(SHARED / "squad_v1.1" / "dev-v1.1.json.gz")]
-        table = load_table(TEXT_TASKS["squad"], "validation", "", TextToTextArguments(squad_validation_file=files))
-        examples = drawn(read_text_examples(TEXT_TASKS["squad"], table, True), 2000)
-        found = sum(text in example.source for example in examples for text in example.targets)
-        assert found / sum(len(example.targets) for example in examples) > 0.99

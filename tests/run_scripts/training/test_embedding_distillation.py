@@ -394,17 +394,6 @@ def test_student_with_other_token_mixing(command, data, tmp_path):
     assert len(SentenceTransformer(str(folder), device="cpu").encode("the cat")) == 32
 
 
-def test_student_with_narrower_feed_forwards(command, data, tmp_path):
-    overrides = {"intermediate_size": 8, "hidden_dropout_prob": 0.2}
-    run_sentence_embeddings.main(
-        command(config_name=None, config_overrides=overrides, keep_layers=[1], learning_rate=0)
-    )
-    teacher, student = (BertModel.from_pretrained(folder) for folder in (data / "teacher", tmp_path / "run"))
-    assert (student.config.intermediate_size, student.config.hidden_dropout_prob) == (8, 0.2)
-    units = {tuple(row.tolist()) for row in teacher.encoder.layer[1].intermediate.dense.weight}
-    assert len({tuple(row.tolist()) for row in student.encoder.layer[0].intermediate.dense.weight} & units) == 8
-
-
 @pytest.mark.parametrize("kept", [[0, 1], [1]])
 def test_states_are_the_teachers_also_of_two_texts_in_one_input(kept, command, monkeypatch, tmp_path):
     pairs = []

@@ -329,17 +329,3 @@ def test_one_process_goes_on_with_two_and_two_with_one(interrupted, whole, in_tw
     run_mlm.main(command(output_dir=again, max_steps=8))
     state = json.loads((again / "trainer_state.json").read_text())
     assert state["global_step"] == 8
-
-
-@pytest.mark.slow
-def test_streams_go_on_with_as_many_processes_alone(arguments, torchrun, tmp_path):
-    options = {**SAVING, "streaming": True, "max_eval_samples": 5, "do_eval": None, "output_dir": tmp_path / "run"}
-    run_mlm.main(arguments(**options))
-    for name in ("checkpoint-6", "model.safetensors", "all_results.json"):
-        path = tmp_path / "run" / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (tmp_path / "run" / UNFINISHED).mkdir()
-    before = contents(tmp_path / "run" / "checkpoint-4")
-    process = torchrun("-m", "tokenmixers.run_scripts.run_mlm", *arguments(**options, resume_from_checkpoint=True))
-    assert process.returncode != 0 and "streamed data are read on only by as many" in process.stderr
-    assert contents(tmp_path / "run" / "checkpoint-4") == before

@@ -1,7 +1,6 @@
 """Our checkpoints in Sentence Transformers and MTEB themselves, without the command."""
 
 import copy
-import json
 
 import datasets
 import numpy as np
@@ -75,29 +74,6 @@ def test_saved_and_loaded_embeddings_are_equal(prefix, checkpoint, tmp_path):
     ]
     expected = torch.cat([state.last_hidden_state.mean(1) for state in states]).detach()
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
-
-
-ALONE = """
-import json, sys
-from sentence_transformers import CrossEncoder, SentenceTransformer
-embedding, scoring, texts = json.loads(sys.argv[1])
-model = SentenceTransformer(embedding, trust_remote_code=True, device="cpu")
-assert type(model[0].model).__module__.startswith("transformers_modules")
-scores = CrossEncoder(scoring, trust_remote_code=True, device="cpu").predict([texts[:2], texts[2:]])
-print(json.dumps([model.encode(texts).tolist(), scores.tolist()]))
-"""
-
-
-@pytest.mark.slow
-def test_both_kinds_of_models_without_the_package(checkpoint, alone, tmp_path):
-    model = SentenceTransformer(checkpoint("ForMaskedLM", "AMLP"), device="cpu")
-    model.save_pretrained(str(tmp_path / "saved"))
-    pairs = [TEXTS[:2], TEXTS[2:]]
-    scoring = checkpoint("ForSequenceClassification", num_labels=1)
-    arguments = json.dumps([str(tmp_path / "saved"), scoring, TEXTS])
-    embeddings, scores = json.loads(alone(ALONE, [arguments]).splitlines()[-1])
-    np.testing.assert_allclose(embeddings, model.encode(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(scores, CrossEncoder(scoring, device="cpu").predict(pairs), atol=1e-6)
 
 
 @pytest.mark.parametrize("labels", [1, 3])

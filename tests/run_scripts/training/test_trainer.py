@@ -3,9 +3,6 @@ import functools
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,20 +81,6 @@ def test_an_incomplete_checkpoint_does_not_count(step, written, whole, run, same
 
 
 KILLED_RUN = Path(__file__).parents[1] / "killed_run.py"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 0])
-def test_a_killed_streamed_run_ends_as_an_uninterrupted_one(workers, streaming, same_weights, tmp_path):
-    options = {"dataloader_num_workers": workers, "precision": "fp32"}
-    run_mlm.main(streaming(output_dir=tmp_path / "whole", **options))
-    command = streaming(output_dir=tmp_path / "run", **options)
-    process = subprocess.run([sys.executable, KILLED_RUN, "5", *command], capture_output=True, text=True, check=False)
-    assert process.returncode == -signal.SIGKILL, process.stderr[-2000:]
-    run_mlm.main(command)
-    assert same_weights(tmp_path / "run", tmp_path / "whole")
-    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
-    assert history["epoch"] == 1.0
 
 
 @pytest.mark.slow

@@ -8,8 +8,6 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from transformers import Trainer
-from transformers.trainer_utils import SchedulerType
-from transformers.training_args import OptimizerNames
 from transformers.utils.logging import get_logger
 
 from tokenmixers.run_scripts.base.errors import UserError
@@ -90,21 +88,6 @@ def test_what_cannot_be_used_is_named(given, sentence, tmp_path):
     with pytest.raises(UserError, match=sentence) as error:
         try_arguments(arguments(tmp_path, **given))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{"optim": name.value} for name in OptimizerNames]
-    + [{"lr_scheduler_type": name.value, "eval_strategy": "epoch"} for name in SchedulerType],
-    ids=lambda given: next(iter(given.values())),
-)
-def test_all_optimizers_and_schedules_run_or_end_in_a_sentence(given, tmp_path):
-    try:
-        try_arguments(arguments(tmp_path, **given))
-    except UserError as error:
-        name, value = next(iter(given.items()))
-        assert f"--{name} {value} cannot be used here: " in str(error)
-        assert "\n" not in str(error)
 
 
 @KINDS
