@@ -59,6 +59,7 @@ def slow_scores(model, tokenizer, text, whole_rest=False):
     return scores
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("whole_rest", [False, True])
 @pytest.mark.parametrize("name", CLASSES)
 def test_scores_of_a_slow_loop(name, whole_rest, checkpoint, tokenizer, tmp_path):

@@ -169,8 +169,13 @@ def test_models_that_cannot_isolate_documents_say_so(command):
         run_mlm.main(command(config_name="mlp-mixer-table3", config_overrides=sizes, isolate_documents=True))
 
 
-@pytest.mark.parametrize("script", [run_mlm, run_clm, run_span_corruption], ids=lambda script: script.__name__)
-@pytest.mark.parametrize("kind", ["packed", "line_by_line", "isolate_documents", "streaming"])
+#: Encoder-decoders do not keep documents apart.
+SENT = [(script, kind) for script in (run_mlm, run_clm) for kind in ("packed", "isolate_documents", "streaming")]
+SENT += [(run_span_corruption, "line_by_line"), (run_span_corruption, "streaming")]
+
+
+@pytest.mark.fast_cases
+@pytest.mark.parametrize(("script", "kind"), SENT, ids=lambda value: getattr(value, "__name__", value))
 def test_data_and_collators_reach_workers_that_are_not_forked(script, kind, command, monkeypatch):
     """Python 3.14, macOS and Windows start them anew, and send pickled objects."""
 
@@ -190,8 +195,6 @@ def test_data_and_collators_reach_workers_that_are_not_forked(script, kind, comm
         sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16,is_decoder=true"
         changes["config_overrides"] = sizes
     if script is run_span_corruption:
-        if kind == "isolate_documents":
-            pytest.skip("encoder-decoders do not keep documents apart")
         sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,num_decoder_layers=1,num_attention_heads=2"
         changes |= {"config_name": "synthesizer-vanilla", "config_overrides": f"{sizes},head_dim=8"}
         changes |= {"train_tokenizer": 170, "max_seq_length": 16}
@@ -224,7 +227,7 @@ def damaged(folder, kind):
     return folder / f"damaged.{kind}"
 
 
-@pytest.mark.fast_cases(together=2)
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "parquet"])
 @pytest.mark.parametrize("streaming", [None, True], ids=["loaded", "streamed"])
 @pytest.mark.parametrize("role", ["train_file", "validation_file"])

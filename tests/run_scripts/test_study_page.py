@@ -11,6 +11,8 @@ from tokenmixers.run_scripts.studies.results_page import page, read_reports
 
 ROOT = Path(__file__).parents[2]
 STUDIES = ROOT / "model_cards" / "studies"
+
+
 def test_the_page_is_that_of_the_results():
     assert page(STUDIES, read_reports(STUDIES)) == (STUDIES / "README.md").read_text()
 

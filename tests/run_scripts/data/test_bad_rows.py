@@ -258,6 +258,7 @@ def test_answers_of_another_form(answers, message, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ('{"data": [', "line 1: not valid JSON"),
         ('{"data": []}', "has no questions"),
         ('{"data": {}}', "data must be a list, got {}"),
         ('{"data": [3, {"paragraphs": [{"qas": [{"id": "1"}], "context": "c"}]}]}', "2 bad rows. question 1: not S"),

@@ -39,6 +39,8 @@ TEXTS = [
     "Fresh bread smells of butter and salt, and of the early morning in which nobody else is awake.",
     "Snow.",
 ]
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """A folder with the export `out` of a sentence transformer, and its embeddings of the texts in PyTorch."""

@@ -29,7 +29,7 @@ FINISHED = "holds a finished run"
 
 @pytest.fixture(scope="module")
 def start(data, tmp_path_factory):
-    """`start(script, arguments, folder, at=None, seconds=None)`: see run_and_kill.py."""
+    """`start(script, arguments, folder, at=None)`: see run_and_kill.py."""
     for module in ("evaluate", "sacrebleu", *(f"tokenmixers.run_scripts.{script}" for script in SCRIPTS)):
         importlib.import_module(module)  # once, instead of in every fork
     run = runpy.run_path(str(Path(__file__).with_name("run_and_kill.py")))["run"]

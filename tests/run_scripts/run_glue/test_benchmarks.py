@@ -5,11 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    pipeline,
-)
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from tokenmixers.run_scripts import run_glue
 
@@ -140,12 +136,10 @@ def test_of_a_benchmark_training_data_are_held_out_in_place_of_its_validation_se
 
 def test_the_papers_recipe(command, tmp_path):
     small = dict.fromkeys(("do_train", "do_eval", "max_steps", "learning_rate", "per_device_train_batch_size"))
-    small |= {"num_train_epochs": 0.1, "batch_sizes": [4, 6], "seeds": [1], "max_seq_length": 32}
+    small |= {"num_train_epochs": 0.1, "batch_sizes": [4], "seeds": [1], "max_seq_length": 32}
     run_glue.main(command(max_steps=1, output_dir=tmp_path / "checkpoint"))
     summary = run_glue.main(["glue_gmlp.yaml", *command(**small, model_name_or_path=tmp_path / "checkpoint")])
-    assert {(run["learning_rate"], run["batch_size"]) for run in summary["runs"]} == {
-        (rate, size) for rate in (1e-5, 2e-5, 3e-5) for size in (4, 6)
-    }
+    assert [(run["learning_rate"], run["batch_size"]) for run in summary["runs"]] == [(1e-5, 4), (2e-5, 4), (3e-5, 4)]
     assert all(run["score"] == run["eval_accuracy"] for run in summary["runs"])
     state = json.loads((tmp_path / "run" / "lr1e-05_batch4_seed1" / "config.json").read_text())
     assert state["hidden_dropout_prob"] == 0.1

@@ -141,24 +141,6 @@ def test_the_output_folder_and_validation_data_are_asked_for(own_files, command,
     run_glue.main(command(**OWN, **files, train_val_split=0.1))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"task_name": None, "train_file": "x.csv"}, "--data_dir holds the files of a benchmark"),
-        (
-            {**OWN, "train_file": "missing.csv"},
-            "give the validation data as either --dataset_name or --validation_file",
-        ),
-        ({"task_name": "cola"}, "there is no file"),
-    ],
-)
-def test_mistakes_are_one_sentence_before_anything_is_written(command, tmp_path, changes, message):
-    with pytest.raises(SystemExit, match="error: ") as caught:
-        run_glue.main(command(**changes))
-    assert message in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
 def test_labels_that_only_evaluation_data_have_are_misses(own_files, learn, command, tmp_path, monkeypatch, table_of):
     warnings: list[str] = []
     monkeypatch.setattr(classification.logger, "warning", warnings.append)

@@ -299,8 +299,7 @@ def test_student_with_scores_in_place_of_attention(command, data, tmp_path):
         torch.testing.assert_close(inside, scores, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kept", [[0, 1], []])
-@pytest.mark.parametrize("change", ["prompt", "truncate_dim"])
+@pytest.mark.parametrize(("change", "kept"), [("prompt", []), ("truncate_dim", [0, 1])])
 def test_student_is_trained_as_encode_of_its_folder(change, kept, command, data, tmp_path, table_of):
     """Prompt and number of dimensions are settings of the folder, outside of the modules."""
     shutil.copytree(data / "teacher", tmp_path / "changed")

@@ -15,7 +15,7 @@ from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tokenmixers.run_scripts.base.errors import UserError
@@ -48,17 +48,6 @@ def checkpoint(tokenizer, randomise, tmp_path):
         return str(folder)
 
     return build
-
-
-@pytest.mark.parametrize("prefix", [family.config.removesuffix("Config") for family in FAMILIES.values()])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_does_not_change_embeddings(prefix, side, checkpoint):
-    encoder = Transformer(checkpoint("Model", prefix))
-    encoder.processor.padding_side = side
-    for mode in ("mean", "cls", "max"):
-        model = SentenceTransformer(modules=[encoder, Pooling(24, mode)], device="cpu")
-        alone = np.stack([model.encode(text) for text in TEXTS])
-        np.testing.assert_allclose(model.encode(TEXTS, batch_size=4), alone, atol=1e-5)
 
 
 @pytest.mark.parametrize("prefix", [family.config.removesuffix("Config") for family in FAMILIES.values()])

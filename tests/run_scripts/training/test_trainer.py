@@ -61,8 +61,9 @@ def streaming(saving, corpus, tmp_path):
     return lambda **changes: saving(**{**stream, **changes})
 
 
-@pytest.mark.parametrize("written", ["model.safetensors", "optimizer.pt", "rng_state.pth", "half a state"])
-@pytest.mark.parametrize("step", [2, 4])
+@pytest.mark.parametrize(
+    ("step", "written"), [(2, "model.safetensors"), (2, "half a state"), (4, "optimizer.pt"), (4, "rng_state.pth")]
+)
 def test_an_incomplete_checkpoint_does_not_count(step, written, whole, run, same_weights):
     folder, command = run
     for number in range(2, step + 1, 2):

@@ -23,6 +23,7 @@ def arguments(tmp_path, kind=ScriptTrainingArguments, **given):
     return kind(str(tmp_path / "out"), **{"do_train": True, "do_eval": True, "use_cpu": True, **given})
 
 
+@pytest.mark.fast_cases
 @KINDS
 @pytest.mark.parametrize(
     "given",
