@@ -18,11 +18,7 @@ from tokenmixers.run_scripts import run_mlm
 
 
 CONFIGS = sorted((Path(run_scripts.__file__).parent / "accelerate").glob("*.yaml"))
-TYPES = {
-    "ddp": DistributedType.MULTI_GPU,
-    "two_nodes": DistributedType.MULTI_GPU,
-    "fsdp2": DistributedType.FSDP,
-}
+TYPES = {"ddp": DistributedType.MULTI_GPU, "two_nodes": DistributedType.MULTI_GPU, "fsdp2": DistributedType.FSDP}
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -43,12 +43,7 @@ NUMBERS = [
     (DISTILLING, "distillation_temperature", "0", ABOVE_0),
     (ONE, "mlm_probability", "0", "must be a share above 0, up to 1, got "),
     (("run_span_corruption",), "noise_density", "0", "must be a share between 0 and 1, got "),
-    (
-        ("run_span_corruption",),
-        "mean_noise_span_length",
-        "0.5",
-        "must be a finite number of at least 1, got ",
-    ),
+    (("run_span_corruption",), "mean_noise_span_length", "0.5", "must be a finite number of at least 1, got "),
     (("run_mlm", "run_span_corruption"), "max_seq_length", "0", AT_LEAST_1),
     (("run_clm",), "block_size", "0", AT_LEAST_1),
     (ONE, "max_eval_samples", "-1", AT_LEAST_1),
@@ -115,11 +110,7 @@ TEXTS = [
         '--do_train --gradient_checkpointing_kwargs {"a":1}',
         r'_checkpointing_kwargs {"a": 1} cannot be used here: Unexpected keyword arguments: a',
     ),
-    (
-        KINDS,
-        "--do_train --optim adamw_torch_npu_fused",
-        "adamw_torch_npu_fused cannot be used here: Trainer failed",
-    ),
+    (KINDS, "--do_train --optim adamw_torch_npu_fused", "adamw_torch_npu_fused cannot be used here: Trainer failed"),
     (KINDS, "--do_eval --prediction_loss_only true", "true cannot be used here: evaluations would have no metrics"),
     (ONE, '--accelerator_config {"a":1}', "unexpected keyword argument 'a'"),
     (ONE, "--report_to nope", "--report_to nope is unknown or not installed; there are none, all"),
@@ -161,11 +152,7 @@ TEXTS = [
             ("folder", "Unrecognized model in folder"),
         )
     ],
-    (
-        TRAINING,
-        "--do_train --config_name a --model_name_or_path b",
-        "give either --mod|give the|give one",
-    ),
+    (TRAINING, "--do_train --config_name a --model_name_or_path b", "give either --mod|give the|give one"),
     (ONE, "--do_train --config_name a --model_type bert", "give either --model_name_or_path .* or, to train from"),
     (ONE, "--do_train --model_name_or_path a --model_type bert", "one of --config_name and --model_type"),
     (KINDS, "--do_train --model_type berd", "'berd' is no model type of Transformers. Did you mean 'bert' or"),
@@ -280,11 +267,7 @@ TEXTS = [
     (("benchmark",), "--cells 5 --length_files nope.txt", "there is no file 'nope.txt'"),
     (("benchmark_page",), "--folder folder", "there is no folder/README.md"),
     (("make_data number_names",), "--train_count 10000000", "there are 1,000,000 numbers"),
-    (
-        ("make_data idx_images",),
-        "--output_dir full",
-        "the output folder full exists and",
-    ),
+    (("make_data idx_images",), "--output_dir full", "the output folder full exists and"),
     (("make_data idx_images",), "--input_dir folder", "there is neither train-images-idx3-ubyte nor"),
     *[
         ((command,), call, "'static' is a static model: an embedding for each token, and no layers")

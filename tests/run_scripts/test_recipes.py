@@ -8,20 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import (
-    Adafactor,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-)
+from transformers import Adafactor, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from tokenmixers.configuration.configuration_synthesizer import PRESETS
 from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
-from tokenmixers.run_scripts import (
-    make_data,
-    run_seq2seq,
-    run_text_to_text,
-)
+from tokenmixers.run_scripts import make_data, run_seq2seq, run_text_to_text
 from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS, RECIPES
 from tokenmixers.run_scripts.base.training_arguments import GenerationTrainingArguments, ScriptTrainingArguments

@@ -20,12 +20,7 @@ from tokenmixers.run_scripts.data.text_classification import (
 )
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_documents, load_texts
 from tokenmixers.run_scripts.data.text_pairs import Seq2SeqDataArguments, load_pairs
-from tokenmixers.run_scripts.data.text_to_text import (
-    TEXT_TASKS,
-    TextToTextArguments,
-    load_table,
-    read_text_examples,
-)
+from tokenmixers.run_scripts.data.text_to_text import TEXT_TASKS, TextToTextArguments, load_table, read_text_examples
 from tokenmixers.run_scripts.data.token_classification import TokenClassificationArguments, load_sentences
 
 

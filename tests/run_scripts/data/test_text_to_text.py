@@ -28,11 +28,7 @@ PASSAGE = "The first part\n@highlight\nA bird sang.\n@highlight\nIt said 'hi'\n@
 TEXTS = {
     "cola": ({"sentence": "He ran.", "label": "1", "star": "*"}, "cola sentence: He ran.", ["acceptable"]),
     "sst2": ({"sentence": "a bad film ", "label": 0}, "sst2 sentence: a bad film", ["negative"]),
-    "mrpc": (
-        {**SENTENCES, "label": 1},
-        "mrpc sentence1: A dog ran. sentence2: An animal ran.",
-        ["equivalent"],
-    ),
+    "mrpc": ({**SENTENCES, "label": 1}, "mrpc sentence1: A dog ran. sentence2: An animal ran.", ["equivalent"]),
     "stsb": ({**SENTENCES, "label": "3.25"}, "stsb sentence1: A dog ran. sentence2: An animal ran.", ["3.2"]),
     "qqp": (
         {"question1": "Why?", "question2": "How so?", "label": 0},

@@ -5,12 +5,7 @@ import json
 import logging
 
 import pytest
-from transformers import (
-    AutoTokenizer,
-    BertConfig,
-    BertForMultipleChoice,
-    BertForSequenceClassification,
-)
+from transformers import AutoTokenizer, BertConfig, BertForMultipleChoice, BertForSequenceClassification
 
 from tokenmixers.run_scripts import run_glue
 from tokenmixers.run_scripts.training import run as training_run

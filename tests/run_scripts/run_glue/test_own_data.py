@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from transformers import (
-    AutoModelForSequenceClassification,
-    pipeline,
-)
+from transformers import AutoModelForSequenceClassification, pipeline
 
 from tokenmixers.run_scripts import run_glue
 from tokenmixers.run_scripts.training import classification

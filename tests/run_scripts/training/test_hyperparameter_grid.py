@@ -17,7 +17,6 @@ from tokenmixers.run_scripts.training.hyperparameter_grid import (
     print_summary,
     summarise,
 )
-from tokenmixers.run_scripts.training.run import Run
 
 
 @pytest.fixture
@@ -50,20 +49,6 @@ def test_a_grid_is_its_single_runs(grid, command, tokenizer_of, same_weights, tm
     assert same_weights(alone, folder / run["folder"])
     evaluation = {"model_name_or_path": alone, "do_train": None, "output_dir": tmp_path / "evaluation"}
     assert run_mlm.main(command(**evaluation))["trained"] == pytest.approx(run["eval_perplexity"], rel=1e-5)
-
-
-def test_documents_held_out_are_the_same_for_all_seeds(grid, monkeypatch):
-    held_out = []
-    build = Run.build
-
-    def keep(run):
-        held_out.append(run.data["validation"]["text"])
-        return build(run)
-
-    monkeypatch.setattr(Run, "build", keep)
-    options = {"validation_file": None, "train_val_split": 0.2, "max_steps": 1}
-    run_mlm.main(grid("--seeds", 1, 2, **options))
-    assert held_out[0] == held_out[1]
 
 
 def test_a_grid_that_was_killed_goes_on(grid, tmp_path, monkeypatch, same_weights, tokenizers_trained):
@@ -142,14 +127,6 @@ def test_a_folder_of_other_runs_is_refused(grid, tmp_path):
         "lr0.01_batch8_seed1",
         "tokenizer",
     ]
-
-
-def test_a_folder_with_other_files_is_refused(grid, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="run' is not empty and holds no runs of this kind"):
-        run_mlm.main(grid("--seeds", 1, 2))
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 
 def test_a_run_without_a_batch_leaves_what_earlier_runs_of_the_grid_have_written(grid, tmp_path):
