@@ -100,16 +100,8 @@ TEXTS = [
     (("run_image_classification",), "--do_train --train_tokenizer 9", "a model of images has no tokenizer, leave it"),
     (ONE, "--optim_args lr", "--optim_args has 'lr'; expected name=value"),
     (ONE, "--lr_scheduler_kwargs {", "--lr_scheduler_kwargs '{' is not valid JSON"),
-    (
-        ONE,
-        '--do_train --lr_scheduler_kwargs {"a":1}',
-        r'--lr_scheduler_kwargs {"a": 1} cannot be used here: .* unexpected keyword argument .a.',
-    ),
-    (
-        ONE,
-        '--do_train --gradient_checkpointing_kwargs {"a":1}',
-        r'_checkpointing_kwargs {"a": 1} cannot be used here: Unexpected keyword arguments: a',
-    ),
+    (ONE, '--do_train --lr_scheduler_kwargs {"a":1}', r'--lr_scheduler_kwargs {"a": 1} cannot be used here: .*'),
+    (ONE, '--do_train --gradient_checkpointing_kwargs {"a":1}', r'_checkpointing_kwargs {"a": 1} cannot be used'),
     (KINDS, "--do_train --optim adamw_torch_npu_fused", "adamw_torch_npu_fused cannot be used here: Trainer failed"),
     (KINDS, "--do_eval --prediction_loss_only true", "true cannot be used here: evaluations would have no metrics"),
     (ONE, '--accelerator_config {"a":1}', "unexpected keyword argument 'a'"),
@@ -156,11 +148,7 @@ TEXTS = [
     (ONE, "--do_train --config_name a --model_type bert", "give either --model_name_or_path .* or, to train from"),
     (ONE, "--do_train --model_name_or_path a --model_type bert", "one of --config_name and --model_type"),
     (KINDS, "--do_train --model_type berd", "'berd' is no model type of Transformers. Did you mean 'bert' or"),
-    (
-        ONE,
-        "--do_train --model_type bert --config_overrides hidden_sizes=3",
-        "'hidden_sizes', which is no field of BertConfig",
-    ),
+    (ONE, "--do_train --model_type bert --config_overrides hidden_sizes=3", "'hidden_sizes', which is no field of"),
     (FINETUNE, "--do_train --config_name gmlp-base", "give the (train )?data as"),
     (("run_glue",), "--task_name nope --config_name gmlp-base --do_train", "--task_name 'nope' is not a task"),
     (("run_glue",), "--task_name rte --config_name gmlp-base --do_train --data_dir tasks", "there is no file"),
@@ -211,23 +199,12 @@ TEXTS = [
             ("--tasks rte nope", "--tasks 'nope' is not a task. Groups: glue, super_glue. Tasks: cola, "),
             ("--tasks rte --data_dir nope", "--data_dir 'nope' has no folder RTE with the files of rte, nor has its"),
             ("--tasks cb --data_dir tasks", "tasks/CB/train.jsonl, line 2: 'hypothesis' is missing"),
-            (
-                "--tasks cola --data_dir tasks",
-                "tasks/CoLA/train.tsv, line 2: the label '2' is not one of 'unacceptable', 'acceptable'",
-            ),
+            ("--tasks cola --data_dir tasks", "tasks/CoLA/train.tsv, line 2: the label '2' is not one of"),
             ("--tasks squad --squad_train_file nope.json", "there is no file 'nope.json'"),
         )
     ],
-    (
-        ("run_text_to_text",),
-        "--do_predict --predict_with_generate false",
-        "--do_predict writes what the model generates",
-    ),
-    (
-        ("run_glue",),
-        "--task_name record --config_name gmlp-base --do_train",
-        "'record' has another number of choices in every row.*run_text_to_text",
-    ),
+    (("run_text_to_text",), "--do_predict --predict_with_generate false", "--do_predict writes what the model"),
+    (("run_glue",), "--task_name record --config_name gmlp-base --do_train", "'record' has another number of"),
     *[
         (("run_image_classification",), f"--do_train --config_name gmlp-s16-224 {given}", sentence)
         for given, sentence in (

@@ -443,30 +443,15 @@ def test_wrong_calls_compute_and_write_nothing(command, model, data, encoder, tm
         (command(model, str(nothing)), "nothing' cannot be loaded: "),
         (command(str(damaged)), "damaged' cannot be loaded: "),
         (command(str(clip)), "cannot be loaded: |the model reads images"),
-        (
-            command(encoder, max_seq_length=13),
-            "--max_seq_length 13 does not fit the model, whose sequences have at most 12",
-        ),
-        (
-            command(tasks=["sts12"]),
-            "--tasks 'sts12' is neither a set in --data_dir nor a kind; there are .*similar.*clustering",
-        ),
+        (command(encoder, max_seq_length=13), "--max_seq_length 13 does not fit the model, whose sequences have at"),
+        (command(tasks=["sts12"]), "--tasks 'sts12' is neither a set in --data_dir nor a kind; there are"),
         (command(tasks=["clustering"], split="dev"), "has no dev split of clustering"),
         (command(data_dir=[data[0], tmp_path / "similar"]), "have the same name: give one of them"),
         (command(speed_file="nope.tsv"), "there is no file 'nope.tsv'"),
         (command(data_dir="nope.tsv"), "there is no folder or file 'nope.tsv'"),
-        (
-            command(data_dir=data[0] / "retrieval" / "qrels.tsv"),
-            "needs the columns anchor, positive, or score, sentence1",
-        ),
-        (
-            ["--models", model, "--output_dir", str(tmp_path / "out")],
-            "there is nothing to measure: give --data_dir, --speed_file or both",
-        ),
-        (
-            command(speed_file=data[0] / "retrieval" / "qrels.tsv"),
-            "has none of the columns sentence1, sentence2, anchor, positive and text",
-        ),
+        (command(data_dir=data[0] / "retrieval" / "qrels.tsv"), "needs the columns anchor, positive, or score,"),
+        (["--models", model, "--output_dir", str(tmp_path / "out")], "there is nothing to measure: give --data_dir,"),
+        (command(speed_file=data[0] / "retrieval" / "qrels.tsv"), "has none of the columns sentence1, sentence2,"),
     ):
         with pytest.raises(UserError, match=sentence) as raised:
             evaluate_embeddings.main(words)

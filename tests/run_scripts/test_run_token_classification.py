@@ -171,25 +171,16 @@ def test_test_sentences_need_no_tags(command, tmp_path, table_of):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            '{"tokens": ["a"], "ner_tags": ["B-DOG"]}',
-            "none of the tags of the validation data ('B-DOG') is one of the model's ('B-LOC', ",
-        ),
+        ('{"tokens": ["a"], "ner_tags": ["B-DOG"]}', "none of the tags of the validation data ('B-DOG') is one of"),
         ('{"tokens": [], "ner_tags": []}', "line 1: the sentence is empty"),
         ('{"tokens": "a", "ner_tags": ["O"]}', "line 1: 'tokens' must be a list of words, not 'a'"),
         ('{"tokens": ["a", " "], "ner_tags": ["O", "O"]}', "line 1: a word is empty"),
-        (
-            '{"tokens": ["a", "b"], "ner_tags": ["O", "NOUN"]}',
-            "are O and those of entities, but evaluation data have 'NOUN'",
-        ),
+        ('{"tokens": ["a", "b"], "ner_tags": ["O", "NOUN"]}', "are O and those of entities, but evaluation data"),
     ],
 )
-def test_a_bad_row_is_named(content, message, command, tmp_path):
+def test_a_bad_row_is_named(content, message, command, tmp_path, refuses):
     (tmp_path / "bad.jsonl").write_text(content)
-    with pytest.raises(SystemExit, match="error: ") as caught:
-        run_token_classification.main(command(validation_file=tmp_path / "bad.jsonl"))
-    assert message in str(caught.value)
-    assert not (tmp_path / "run").exists()
+    refuses(run_token_classification.main, command(validation_file=tmp_path / "bad.jsonl"), message)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +190,5 @@ def test_a_bad_row_is_named(content, message, command, tmp_path):
         ({"tag_names": "O"}, "the tag 'B-PER' is not one of --tag_names O"),
     ],
 )
-def test_mistakes_are_one_sentence_before_anything_is_written(changes, message, command, tmp_path):
-    with pytest.raises(SystemExit, match="error: ") as caught:
-        run_token_classification.main(command(**changes))
-    assert message in str(caught.value)
-    assert not (tmp_path / "run").exists()
+def test_mistakes_are_one_sentence_before_anything_is_written(changes, message, command, refuses):
+    refuses(run_token_classification.main, command(**changes), message)

@@ -271,10 +271,7 @@ class TestFolders:
         ("answers", "message"),
         [
             ([], "/train.json, question 1: the question with id '1' has no answer: remove it."),
-            (
-                [{"text": "He", "answer_start": 0}],
-                "/train.json, question 1: the question with id '1': its answer 'He' is not in",
-            ),
+            ([{"text": "He", "answer_start": 0}], "/train.json, question 1: the question with id '1': its answer"),
         ],
     )
     def test_wrong_questions_are_named_with_their_file(self, tmp_path, answers, message):

@@ -182,9 +182,7 @@ def test_a_finished_run_is_extended(schedule, arguments, tokenizer_of, same_weig
     options = {**SAVING, "lr_scheduler_type": schedule, "save_strategy": "steps", "save_total_limit": 1}
     run_mlm.main(arguments(options, max_steps=3, output_dir=tmp_path / "run"))
     options |= tokenizer_of(tmp_path / "run")
-    with pytest.raises(
-        SystemExit, match=r"holds a finished run\. Choose .* larger --max_steps or --num_train_epochs ext"
-    ):
+    with pytest.raises(SystemExit, match=r"holds a finished run\. Choose .* larger --max_steps or"):
         run_mlm.main(arguments(options, max_steps=3, output_dir=tmp_path / "run"))
     with pytest.raises(SystemExit, match=r"-3' was written with --learning_rate 0\.01, now 0\.1: a run goes on"):
         run_mlm.main(arguments(options, learning_rate=0.1, output_dir=tmp_path / "run"))
@@ -231,9 +229,7 @@ def test_extensions_are_remembered():
 def test_weights_of_other_classes_are_refused(tmp_path):
     BertConfig(id2label={0: "no", 1: "yes"}).save_pretrained(tmp_path)
     check_model_of(str(tmp_path), BertConfig(id2label={0: "no", 1: "yes"}))
-    with pytest.raises(
-        UserError, match="has the classes 'no', 'yes', the data 'yes', 'no': a run goes on with the data"
-    ):
+    with pytest.raises(UserError, match="has the classes 'no', 'yes', the data 'yes', 'no': a run goes on with the"):
         check_model_of(str(tmp_path), BertConfig(id2label={0: "yes", 1: "no"}))
 
 
