@@ -272,7 +272,7 @@ def refuses(tmp_path):
     """`refuses(main, arguments, message)`: a command ends in a sentence, before it writes anything."""
 
     def check(main, arguments, message):
-        with pytest.raises(UserError, match="^error: ") as caught:
+        with pytest.raises(UserError, match=r"^error: ") as caught:
             main(arguments)
         assert message in str(caught.value) and "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()

@@ -309,7 +309,7 @@ import json, sys, torch
 from transformers import AutoModel, AutoTokenizer
 model = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
 assert type(model).__module__.startswith("transformers_modules")
-inputs = AutoTokenizer.from_pretrained(sys.argv[1])("Ada went to Rome.", return_tensors="pt")
+inputs = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)("Ada went to Rome.", return_tensors="pt")
 with torch.no_grad():
     print(json.dumps(torch.nn.functional.normalize(model(**inputs)[0].mean(1))[0].tolist()))
 """
