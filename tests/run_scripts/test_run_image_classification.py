@@ -179,6 +179,13 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
         classify_images.main(["--model", str(tmp_path / "run"), "--images", str(pictures / "train" / "top" / "1.png")])
 
 
+def test_images_that_were_held_out_are_named_in_the_folder_of_training(command, pictures, tmp_path, table_of):
+    run_image_classification.main(command(validation_dir=None, train_val_split=0.25, max_steps=1))
+    files = [row["file"] for row in table_of(tmp_path / "run" / "predictions_validation.csv")]
+    images = {str(path.relative_to(pictures / "train")) for path in (pictures / "train").rglob("*.png")}
+    assert len(files) == round(len(images) / 4) and images.issuperset(files)
+
+
 def test_a_folder_is_predicted_with_the_names_of_its_files(command, pictures, tmp_path, capsys, table_of):
     """Images in any folders have no classes; those in folders of classes do. Each agrees with the pipeline."""
     metrics = run_image_classification.main(command())

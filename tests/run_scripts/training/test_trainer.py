@@ -153,6 +153,7 @@ def test_all_rows_are_evaluated_and_rows_are_grouped_as_by_the_trainer(command, 
     def train(self, *args, **kwargs):
         seen.extend([sum(len(batch["labels"]) for batch in self.get_eval_dataloader()), len(self.eval_dataset)])
         assert len(self.get_train_dataloader()) == 120 // 16
+        assert list(self._get_eval_sampler(self.eval_dataset)) == list(range(20))  # which predictions are matched by
         for sampler in (type(self)._get_train_sampler, Trainer._get_train_sampler):
             torch.manual_seed(0)
             seen.append(list(sampler(self)))
