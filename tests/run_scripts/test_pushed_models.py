@@ -125,15 +125,8 @@ def test_the_last_commit_of_transformers_trainer_has_the_code(hub, online, check
     assert {"model.safetensors"} | CODE <= set(hub[0].commits[hub[0].branches["me/every_save"]["main"]])
 
 
-def test_an_evaluation_in_half_precision_does_not_change_what_is_pushed(hub, online, command):
-    run_mlm.main(command(output_dir="output", push_to_hub=True, hub_model_id="me/model", bf16_full_eval=True))
-    state, _ = hub
-    pushed = load(state.commits[state.branches["me/model"]["main"]]["model.safetensors"])
-    assert {tensor.dtype for tensor in pushed.values()} == {torch.float32}
-
-
-def test_logs_in_the_output_folder_are_not_pushed(hub, online, command, monkeypatch):
-    """Neither with a checkpoint during training nor at the end."""
+def test_a_script_pushes_its_model_and_card_and_no_logs(hub, online, command, monkeypatch):
+    """With a checkpoint and at the end; weights in float32, also after an evaluation in half precision."""
 
     def write(trainer):
         Path("output/sub").mkdir(parents=True, exist_ok=True)
@@ -141,26 +134,16 @@ def test_logs_in_the_output_folder_are_not_pushed(hub, online, command, monkeypa
         Path("output/sub/run.log").write_text("a log")
 
     monkeypatch.setattr(ScriptTrainer, "check_card", write)
-    saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "hub_strategy": "every_save"}
-    run_mlm.main(command(output_dir="output", push_to_hub=True, hub_model_id="me/model", **saving))
-    state, _ = hub
-    files = {name for files in state.commits.values() for name in files}
-    assert "model.safetensors" in files
-    assert not [name for name in files if name.endswith(".log")]
-
-
-@pytest.fixture
-def pushed_card(hub, online, command):
-    """The card that a script has pushed with its model."""
-    options = {"output_dir": "output", "push_to_hub": True, "hub_model_id": "me/model"}
+    options = {"output_dir": "output", "push_to_hub": True, "hub_model_id": "me/model", "bf16_full_eval": True}
+    options |= {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "hub_strategy": "every_save"}
     run_mlm.main([*command(**options), "--language", "en", "--license", "mit"])
     state, _ = hub
-    return state.commits[state.branches["me/model"]["main"]]["README.md"].decode()
-
-
-def test_a_script_pushes_its_card(pushed_card):
-    assert 'model="me/model", trust_remote_code=True' in pushed_card
-    assert "perplexity" in pushed_card
+    last = state.commits[state.branches["me/model"]["main"]]
+    assert {tensor.dtype for tensor in load(last["model.safetensors"]).values()} == {torch.float32}
+    card = last["README.md"].decode()
+    assert 'model="me/model", trust_remote_code=True' in card and "perplexity" in card
+    names = {name for files in state.commits.values() for name in files}
+    assert not [name for name in names if name.endswith(".log")]
 
 
 WITHOUT_THE_PACKAGE = """
