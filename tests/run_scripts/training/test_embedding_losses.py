@@ -11,11 +11,7 @@ pytest.importorskip("sentence_transformers")
 from datasets import Dataset
 
 from tokenmixers.run_scripts.training import embedding_distillation
-from tokenmixers.run_scripts.training.embedding_distillation import (
-    LengthBatchSampler,
-    TeacherLoss,
-    find_partners,
-)
+from tokenmixers.run_scripts.training.embedding_distillation import LengthBatchSampler, TeacherLoss, find_partners
 
 
 class Recorded(torch.nn.Module):
