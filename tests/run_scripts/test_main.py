@@ -151,9 +151,8 @@ def test_a_command_whose_reader_is_gone_ends_as_by_the_signal(body, tmp_path):
     assert ((tmp_path / "file").read_text() if left else "") == left
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run_mlm", "--help"]])
-def test_help_without_a_reader_is_quiet(arguments):
-    process = without_reader("-m", "tokenmixers.run_scripts", *arguments)
+def test_help_without_a_reader_is_quiet():
+    process = without_reader("-m", "tokenmixers.run_scripts", "run_mlm", "--help")
     assert (process.returncode, process.stderr) == (-signal.SIGPIPE, b"")
 
 
