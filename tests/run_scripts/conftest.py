@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from tokenmixers import GMLPForMaskedLM
 from tokenmixers.run_scripts.base import precision
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.small_data import (
     docstring_tasks,
     python_docs_corpus,
@@ -264,6 +265,19 @@ def in_two_processes(torchrun):
         return process.stdout
 
     return run
+
+
+@pytest.fixture
+def refuses(tmp_path):
+    """`refuses(main, arguments, message)`: a command ends in a sentence, before it writes anything."""
+
+    def check(main, arguments, message):
+        with pytest.raises(UserError, match=r"^error: ") as caught:
+            main(arguments)
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+        assert not (tmp_path / "run").exists()
+
+    return check
 
 
 @pytest.fixture

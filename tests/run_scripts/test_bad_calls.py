@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("arguments_are_tried")
 TRAINING = (*TRAINING_COMMANDS,)
 FINETUNE = ("run_glue", "run_token_classification")
 ONE = ("run_mlm",)  # what all training commands share
+KINDS = (*ONE, "run_seq2seq", "run_sentence_embeddings")  # one of each class of training arguments
 DISTILLING = ("run_mlm", "run_glue", "run_qa", "run_seq2seq", "run_image_classification")
 
 NOT_PREDICTING = ("run_mlm", "run_clm", "run_span_corruption")
@@ -27,7 +28,7 @@ SHARE = "must be a share from 0 to less than 1, got "
 #: Commands, the argument, a wrong value and how the sentence goes on after "--name ". It names the rule, whose other
 #: wrong values are in base/test_ranges.py. What all training commands share is tried with one of them.
 NUMBERS = [
-    (TRAINING, "learning_rate", "-1", AT_LEAST_0),
+    (KINDS, "learning_rate", "-1", AT_LEAST_0),
     (ONE, "per_device_train_batch_size", "0", AT_LEAST_1),
     (ONE, "seed", "-1", "must be from 0 to 4294967295, got "),
     (ONE, "num_train_epochs", "0", ABOVE_0),
@@ -42,18 +43,13 @@ NUMBERS = [
     (DISTILLING, "distillation_temperature", "0", ABOVE_0),
     (ONE, "mlm_probability", "0", "must be a share above 0, up to 1, got "),
     (("run_span_corruption",), "noise_density", "0", "must be a share between 0 and 1, got "),
-    (
-        ("run_span_corruption",),
-        "mean_noise_span_length",
-        "0.5",
-        "must be a finite number of at least 1, got ",
-    ),
+    (("run_span_corruption",), "mean_noise_span_length", "0.5", "must be a finite number of at least 1, got "),
     (("run_mlm", "run_span_corruption"), "max_seq_length", "0", AT_LEAST_1),
     (("run_clm",), "block_size", "0", AT_LEAST_1),
     (ONE, "max_eval_samples", "-1", AT_LEAST_1),
     (ONE, "train_val_split", "0", "must be a share between 0 and 1, got "),
     (FINETUNE, "max_seq_length", "0", AT_LEAST_1),
-    (TRAINING, "seeds", "-1", "must be from 0 to 4294967295, got "),
+    (KINDS, "seeds", "-1", "must be from 0 to 4294967295, got "),
     (ONE, "learning_rates", "nan", AT_LEAST_0),
     (("run_qa",), "doc_stride", "-1", "must be at least 0, got "),
     (("run_qa",), "null_score_diff_threshold", "nan", "must be a finite number, got "),
@@ -70,7 +66,7 @@ NUMBERS = [
     (("make_data associative_recall",), "values", "1", "must be at least 2, got "),
 ]
 
-WITH_OUTPUT = (*TRAINING, "convert_t5", "convert_timm", "plot_spatial_weights", "benchmark", "make_data idx_images")
+WITH_OUTPUT = (*KINDS, "convert_t5", "convert_timm", "plot_spatial_weights", "benchmark", "make_data idx_images")
 WITH_OUTPUT += ("evaluate_embeddings", "export")
 WITHOUT_OUTPUT = ("make_data", "launch", "benchmark_page", "push_to_hub", "fill_mask", "classify_images")
 
@@ -88,8 +84,8 @@ TEXTS = [
     (ONE, "--max_steps 1e3", "argument --max_steps.*invalid int value: '1e3'"),
     (ONE, "--seed 1 2", "unknown arguments: 2"),
     (ONE, "--learning_rat 1", "unknown arguments: --learning_rat 1. For --learning_rat, did you mean --learning_rate"),
-    (TRAINING, "--model x", "For --model, did you mean --model_name_or_path"),
-    (TRAINING, "--torch_dtype float16", "For --torch_dtype, did you mean --precision"),
+    (KINDS, "--model x", "For --model, did you mean --model_name_or_path"),
+    (KINDS, "--torch_dtype float16", "For --torch_dtype, did you mean --precision"),
     (("classify_images",), "--model_name_or_path x --model y --data z", "did you mean --model"),
     (("run_glue",), "--text_pair_column a", "For --text_pair_column, did you mean --text_column_names"),
     (("run_glue", "run_image_classification"), "--label_column a", "did you mean --label_column_name"),
@@ -98,27 +94,15 @@ TEXTS = [
     (("run_seq2seq",), "--text_column a", "For --text_column, did you mean --source_column"),
     (("run_clm",), "--max_seq_length 8", "For --max_seq_length, did you mean --block_size"),
     (ONE, "--validation_split_percentage 5", "did you mean --train_val_split"),
-    (TRAINING, "--overwrite_output_dir", "--overwrite_output_dir does not exist: nothing is overwritten: give a new"),
+    (KINDS, "--overwrite_output_dir", "--overwrite_output_dir does not exist: nothing is overwritten: give a new"),
     (ONE, "--evaluation-strategy steps", "For --evaluation_strategy, did you mean --eval_strategy"),
     (("run_image_classification",), "--do_train --train_tokenizer 9", "a model of images has no tokenizer, leave it"),
     (ONE, "--optim_args lr", "--optim_args has 'lr'; expected name=value"),
     (ONE, "--lr_scheduler_kwargs {", "--lr_scheduler_kwargs '{' is not valid JSON"),
-    (
-        ONE,
-        '--do_train --lr_scheduler_kwargs {"a":1}',
-        r'--lr_scheduler_kwargs {"a": 1} cannot be used here: .* unexpected keyword argument .a.',
-    ),
-    (
-        ONE,
-        '--do_train --gradient_checkpointing_kwargs {"a":1}',
-        r'_checkpointing_kwargs {"a": 1} cannot be used here: Unexpected keyword arguments: a',
-    ),
-    (
-        TRAINING,
-        "--do_train --optim adamw_torch_npu_fused",
-        "adamw_torch_npu_fused cannot be used here: Trainer failed",
-    ),
-    (TRAINING, "--do_eval --prediction_loss_only true", "true cannot be used here: evaluations would have no metrics"),
+    (ONE, '--do_train --lr_scheduler_kwargs {"a":1}', r'--lr_scheduler_kwargs {"a": 1} cannot be used here: .*'),
+    (ONE, '--do_train --gradient_checkpointing_kwargs {"a":1}', r'_checkpointing_kwargs {"a": 1} cannot be used'),
+    (KINDS, "--do_train --optim adamw_torch_npu_fused", "adamw_torch_npu_fused cannot be used here: Trainer failed"),
+    (KINDS, "--do_eval --prediction_loss_only true", "true cannot be used here: evaluations would have no metrics"),
     (ONE, '--accelerator_config {"a":1}', "unexpected keyword argument 'a'"),
     (ONE, "--report_to nope", "--report_to nope is unknown or not installed; there are none, all"),
     (ONE, "--eval_strategy steps --eval_steps 2.5", "--eval_steps must be an integer if bigger than 1: 2.5"),
@@ -159,21 +143,14 @@ TEXTS = [
             ("folder", "Unrecognized model in folder"),
         )
     ],
-    (
-        TRAINING,
-        "--do_train --config_name a --model_name_or_path b",
-        "give either --mod|give the|give one",
-    ),
+    (TRAINING, "--do_train --config_name a --model_name_or_path b", "give either --mod|give the|give one"),
     (ONE, "--do_train --config_name a --model_type bert", "give either --model_name_or_path .* or, to train from"),
     (ONE, "--do_train --model_name_or_path a --model_type bert", "one of --config_name and --model_type"),
-    (TRAINING, "--do_train --model_type berd", "'berd' is no model type of Transformers. Did you mean 'bert' or"),
-    (
-        ONE,
-        "--do_train --model_type bert --config_overrides hidden_sizes=3",
-        "'hidden_sizes', which is no field of BertConfig",
-    ),
+    (KINDS, "--do_train --model_type berd", "'berd' is no model type of Transformers. Did you mean 'bert' or"),
+    (ONE, "--do_train --model_type bert --config_overrides hidden_sizes=3", "'hidden_sizes', which is no field of"),
     (FINETUNE, "--do_train --config_name gmlp-base", "give the (train )?data as"),
     (("run_glue",), "--task_name nope --config_name gmlp-base --do_train", "--task_name 'nope' is not a task"),
+    (("run_glue",), "--task_name rte --config_name gmlp-base --do_train --data_dir tasks", "there is no file"),
     (ONE, "--seeds 1 1", "--seeds takes different numbers; got "),
     (ONE, "--seeds 1 2 --do_train", "--seeds, --learning_rates and --batch_sizes need --do_train and --do_eval"),
     (
@@ -204,6 +181,8 @@ TEXTS = [
             ("nope.tsv", "there is no file 'nope.tsv'"),
             ("file.txt", "is of no known kind"),
             ("same.tsv --do_regression", "line 2: the label 'a' is not a finite number"),
+            ("same.tsv --data_dir tasks", "--data_dir holds the files of a benchmark"),
+            ("same.tsv --do_eval", "give the validation data as either --dataset_name or --validation_file"),
         )
     ],
     (
@@ -219,22 +198,11 @@ TEXTS = [
             ("--tasks rte nope", "--tasks 'nope' is not a task. Groups: glue, super_glue. Tasks: cola, "),
             ("--tasks rte --data_dir nope", "--data_dir 'nope' has no folder RTE with the files of rte, nor has its"),
             ("--tasks cb --data_dir tasks", "tasks/CB/train.jsonl, line 2: 'hypothesis' is missing"),
-            (
-                "--tasks cola --data_dir tasks",
-                "tasks/CoLA/train.tsv, line 2: the label '2' is not one of 'unacceptable', 'acceptable'",
-            ),
+            ("--tasks cola --data_dir tasks", "tasks/CoLA/train.tsv, line 2: the label '2' is not one of"),
         )
     ],
-    (
-        ("run_text_to_text",),
-        "--do_predict --predict_with_generate false",
-        "--do_predict writes what the model generates",
-    ),
-    (
-        ("run_glue",),
-        "--task_name record --config_name gmlp-base --do_train",
-        "'record' has another number of choices in every row.*run_text_to_text",
-    ),
+    (("run_text_to_text",), "--do_predict --predict_with_generate false", "--do_predict writes what the model"),
+    (("run_glue",), "--task_name record --config_name gmlp-base --do_train", "'record' has another number of"),
     *[
         (("run_image_classification",), f"--do_train --config_name gmlp-s16-224 {given}", sentence)
         for given, sentence in (
@@ -263,20 +231,13 @@ TEXTS = [
     (("convert_timm",), "--source folder", "'folder' holds no safetensors weights"),
     (("push_to_hub",), "--source folder --repo_id a/b", "'folder' is not a folder with a config.json"),
     (("push_to_hub",), "--source negative_size --repo_id a/b", "`hidden_size` must be at least 1, got -3"),
-    (("launch",), "nope.yaml run_mlm", "there is no configuration 'nope.yaml'. Shipped configurations: ddp.yaml"),
     (("launch",), "ddp.yaml", "there is nothing after the configuration"),
-    (("launch",), "ddp.yaml nope", "there is no training command 'nope'"),
-    (("launch",), "list.yaml run_mlm", "cannot be read|Unknown|unknown"),
     (("make_data",), "", "the first argument must be the name of a data set; there are python_docs_corpus, "),
     (("make_data",), "number_name --output_dir x", "of a data set, got 'number_name'; there are python_docs_corpus, "),
     (("benchmark",), "--cells 99", "argument --cells: invalid choice: 99"),
     (("benchmark",), "--cells 5 --length_files nope.txt", "there is no file 'nope.txt'"),
     (("benchmark_page",), "--folder folder", "there is no folder/README.md"),
-    (
-        ("make_data idx_images",),
-        "--output_dir full",
-        "the output folder full exists and",
-    ),
+    (("make_data idx_images",), "--output_dir full", "the output folder full exists and"),
     (("make_data idx_images",), "--input_dir folder", "there is neither train-images-idx3-ubyte nor"),
     *[
         ((command,), call, "'static' is a static model: an embedding for each token, and no layers")
@@ -378,6 +339,6 @@ def test_ends_in_one_sentence_and_changes_nothing(command, arguments, sentence, 
 
 
 def test_there_are_many_and_every_command_is_among_them():
-    assert len(CASES) >= 180
+    assert len(CASES) >= 150
     tested = {case.values[0].partition(" ")[0] for case in CASES}
     assert tested == {*COMMANDS}

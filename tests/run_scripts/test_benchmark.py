@@ -107,16 +107,6 @@ def test_peaks_are_kept_by_type_and_number_of_threads():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", [5, 6])
-def test_compiled_and_in_training(tmp_path, cell):
-    results = run(tmp_path, cell, compile=True, modes=["inference", "training"])
-    assert {(row["mode"], row["compiled"]) for row in results} == {
-        (mode, compiled) for mode in ("inference", "training") for compiled in (False, True)
-    }
-    assert all((row["compile_seconds"] is not None) == row["compiled"] for row in results)
-
-
-@pytest.mark.slow
 def test_encoders_and_seq2seq(tmp_path):
     results = run(tmp_path, 3, 4, modes=["inference", "training"], presets=["random", "dense_vanilla"])
     encoders = ("gmlp-base", "amlp-base", "synthesizer-random", "synthesizer-dense-vanilla")
@@ -134,16 +124,6 @@ def test_encoders_and_seq2seq(tmp_path):
     assert decoding["T5"]["difference"] < 1e-4
     assert decoding["T5"]["cache_bytes"] == decoding["Synthesizer, vanilla"]["cache_bytes"]
     assert decoding["T5"]["cache_bytes"] == 2 * decoding["Synthesizer, random"]["cache_bytes"]
-
-
-@pytest.mark.slow
-def test_compiled_decoding(tmp_path):
-    results = run(tmp_path, 4, modes=["inference"], presets=["random"], compile=True)
-    decoding = {(row["model"], row["compiled"]): row for row in results if row["group"] == "seq2seq decoding"}
-    for model in ("T5", "Synthesizer, vanilla", "Synthesizer, random"):
-        assert decoding[model, True]["compile_seconds"] > 0
-        assert decoding[model, True]["cache_bytes"] == decoding[model, False]["cache_bytes"]
-    assert decoding["T5", True]["difference"] < 1e-4
 
 
 def without_a_gpu(monkeypatch):

@@ -126,16 +126,10 @@ def test_weights_without_a_classifier(tmp_path):
             lambda folder: change_tensors(folder, "blocks.1.mlp_channels.gate.norm"),
             r"it has no tensor for model\.layers\.1\.sgu\.norm\.bias, .*norm\.weight: the model is not complete\.",
         ),
-        (
-            lambda folder: change_tensors(folder, "norm.", torch.ones(3)),
-            r"cannot be converted: .*size mismatch for model",
-        ),
+        (lambda folder: change_tensors(folder, "norm.", torch.ones(3)), r"cannot be converted: .*size mismatch for"),
         (lambda folder: (folder / "config.json").write_text('{"label_names": ["a"]}'), "3 classes, but there are 1"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json' cannot be read"),
-        (
-            lambda folder: change_settings(folder, interpolation="random"),
-            "`interpolation` 'random', which is unknown; there are ne",
-        ),
+        (lambda folder: change_settings(folder, interpolation="random"), "`interpolation` 'random', which is"),
         (lambda folder: change_settings(folder, input_size=[3, 32, 64]), "mixes 16 tokens, but images of 32 x 64"),
     ],
 )

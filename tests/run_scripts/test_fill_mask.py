@@ -39,8 +39,6 @@ def test_there_are_as_many_fillings_as_tokens(checkpoint, capsys):
 
 
 def test_a_text_longer_than_the_model_is_refused_before_the_first_is_filled(checkpoint, capsys):
-    with pytest.raises(
-        SystemExit, match=r"error: '\[MASK\] the the .*' has \d+ tokens, and the model takes 11: shorten"
-    ):
+    with pytest.raises(SystemExit, match=r"error: '\[MASK\] the the .*' has \d+ tokens, and the model takes 11:"):
         fill_mask.main(["--model", checkpoint, "--text", "the [MASK]", "[MASK]" + " the" * 12])
     assert capsys.readouterr().out == ""

@@ -5,6 +5,7 @@ import signal
 import pytest
 import torch
 import yaml
+from accelerate.commands.config.config_args import load_config_from_file
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -47,7 +48,7 @@ def test_shipped_configurations_by_name(name, launched, monkeypatch, tmp_path):
     assert options.training_script_args == ["quickstart.yaml", "--max_steps", "3"]
     assert options.num_processes == (8 if name == "two_nodes.yaml" else 4)
     assert not getattr(options, "use_cpu", False)
-    assert options.mixed_precision is None
+    assert options.mixed_precision is load_config_from_file(options.config_file).mixed_precision is None
 
 
 def test_configurations_and_options_of_ones_own(launched, tmp_path):

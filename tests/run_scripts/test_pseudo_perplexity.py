@@ -59,6 +59,7 @@ def slow_scores(model, tokenizer, text, whole_rest=False):
     return scores
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("whole_rest", [False, True])
 @pytest.mark.parametrize("name", CLASSES)
 def test_scores_of_a_slow_loop(name, whole_rest, checkpoint, tokenizer, tmp_path):
@@ -141,10 +142,7 @@ BAD = [
     (["--text", "a", "   "], r"--text, number 2: the text '   ' has no words"),
     (["--text", "[SEP]"], r"--text, number 1: the text '\[SEP\]' has no tokens to score"),
     (["--file", "{folder}/empty.txt"], r"empty.txt'\] hold no text"),
-    (
-        ["--file", "{folder}/blank.txt", "{folder}/number.jsonl"],
-        r"number.jsonl, line 2: the column 'text' must be a string, got 3",
-    ),
+    (["--file", "{folder}/blank.txt", "{folder}/number.jsonl"], r"number.jsonl, line 2: the column 'text' must be a"),
     (["--file", "{folder}/binary.txt"], r"binary.txt, line 2: not valid UTF-8 \(byte 0xff\)"),
     (["--file", "{folder}/rows.jsonl"], r"has no column 'text' \(--text_column_names\); it has 'sentence'"),
     (["--pairs", "{folder}/rows.jsonl"], r"line 1: there is no column 'sentence_good';"),

@@ -28,16 +28,14 @@ def push(*arguments: object) -> None:
     main([str(argument) for argument in arguments])
 
 
-# Fresh processes import torch and Transformers again, in five seconds or more: of them, the fast tests start one.
-# In a process without this package; prints a number for each of `(repository, revision)`.
+# Prints a number for each of several folders.
 LOAD = """
 import json, sys
-sys.modules["tokenmixers"] = None
 import torch
 from transformers import AutoModelForMaskedLM
 sums = []
-for repo, revision in {places!r}:
-    model = AutoModelForMaskedLM.from_pretrained(repo, trust_remote_code=True, revision=revision).eval()
+for folder in sys.argv[1:]:
+    model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
     assert type(model).__module__.startswith("transformers_modules")
     with torch.no_grad():
         sums.append(model(torch.tensor([[3, 4, 5]])).logits.sum().item())
@@ -45,7 +43,7 @@ print(json.dumps(sums))
 """
 
 
-def test_push_then_load_by_name_in_a_fresh_process(hub, online, call, checkpoint, capsys):
+def test_what_is_pushed_is_loaded_without_the_package(hub, online, alone, checkpoint, tmp_path, capsys):
     before = contents(checkpoint)
     push("--source", checkpoint, "--repo_id", "me/model", "--private")
     assert f"pushed: {hub[1]}/me/model/commit/" in capsys.readouterr().out
@@ -68,8 +66,13 @@ def test_push_then_load_by_name_in_a_fresh_process(hub, online, call, checkpoint
         load_file(checkpoint / "model.safetensors")["model.norm.weight"], tensors["model.norm.weight"]
     )
     push("--source", checkpoint, "--repo_id", "me/model", "--update")
-    places = [("me/model", revision) for revision in (first, "main")]
-    assert json.loads(call(LOAD.format(places=places))) == pytest.approx([old, new], rel=1e-4)
+    pulled = {tmp_path / "pulled" / name: name for name in (first, state.branches["me/model"]["main"])}
+    for folder, commit in pulled.items():
+        folder.mkdir(parents=True)
+        for name, content in state.commits[commit].items():
+            (folder / name).write_bytes(content)
+    assert json.loads(alone(LOAD, [*pulled])) == pytest.approx([old, new], rel=1e-4)
+
     push("--source", checkpoint, "--repo_id", "short")  # the Hub adds the user's name
     assert "model.safetensors" in state.commits[state.branches["me/short"]["main"]]
 
@@ -119,31 +122,8 @@ def test_the_last_commit_of_transformers_trainer_has_the_code(hub, online, check
     assert {"model.safetensors"} | CODE <= set(hub[0].commits[hub[0].branches["me/every_save"]["main"]])
 
 
-@pytest.mark.slow
-def test_what_a_trainer_pushes_is_complete(hub, online, call, checkpoint):
-    state, _ = hub
-    places = []
-    for strategy in ("every_save", "end", "checkpoint", "all_checkpoints"):
-        train_and_push(checkpoint, strategy)
-        known = {commit for _, commit in places}
-        loadable = [
-            name for name, files in state.commits.items() if "model.safetensors" in files and name not in known
-        ]
-        assert len(loadable) >= (3 if strategy == "every_save" else 1)
-        places += [(f"me/{strategy}", commit) for commit in loadable]
-        places.append((f"{strategy}/checkpoint-2", "main"))  # the local folder
-    assert len(json.loads(call(LOAD.format(places=places)))) == len(places)
-
-
-def test_an_evaluation_in_half_precision_does_not_change_what_is_pushed(hub, online, command):
-    run_mlm.main(command(output_dir="output", push_to_hub=True, hub_model_id="me/model", bf16_full_eval=True))
-    state, _ = hub
-    pushed = load(state.commits[state.branches["me/model"]["main"]]["model.safetensors"])
-    assert {tensor.dtype for tensor in pushed.values()} == {torch.float32}
-
-
-def test_logs_in_the_output_folder_are_not_pushed(hub, online, command, monkeypatch):
-    """Neither with a checkpoint during training nor at the end."""
+def test_a_script_pushes_its_model_and_card_and_no_logs(hub, online, command, monkeypatch):
+    """With a checkpoint and at the end; weights in float32, also after an evaluation in half precision."""
 
     def write(trainer):
         Path("output/sub").mkdir(parents=True, exist_ok=True)
@@ -151,32 +131,16 @@ def test_logs_in_the_output_folder_are_not_pushed(hub, online, command, monkeypa
         Path("output/sub/run.log").write_text("a log")
 
     monkeypatch.setattr(ScriptTrainer, "check_card", write)
-    saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "hub_strategy": "every_save"}
-    run_mlm.main(command(output_dir="output", push_to_hub=True, hub_model_id="me/model", **saving))
-    state, _ = hub
-    files = {name for files in state.commits.values() for name in files}
-    assert "model.safetensors" in files
-    assert not [name for name in files if name.endswith(".log")]
-
-
-@pytest.fixture
-def pushed_card(hub, online, command):
-    """The card that a script has pushed with its model."""
-    options = {"output_dir": "output", "push_to_hub": True, "hub_model_id": "me/model"}
+    options = {"output_dir": "output", "push_to_hub": True, "hub_model_id": "me/model", "bf16_full_eval": True}
+    options |= {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "hub_strategy": "every_save"}
     run_mlm.main(command(**options))
     state, _ = hub
-    return state.commits[state.branches["me/model"]["main"]]["README.md"].decode()
-
-
-def test_a_script_pushes_its_card(pushed_card):
-    assert 'model="me/model", trust_remote_code=True' in pushed_card
-    assert "perplexity" in pushed_card
-
-
-@pytest.mark.slow
-def test_the_snippet_of_a_pushed_card_runs_without_the_package(pushed_card, call):
-    snippet = pushed_card.split("```python\n")[1].split("```")[0]
-    assert call("import sys; sys.modules['tokenmixers'] = None\n" + snippet).strip()
+    last = state.commits[state.branches["me/model"]["main"]]
+    assert {tensor.dtype for tensor in load(last["model.safetensors"]).values()} == {torch.float32}
+    card = last["README.md"].decode()
+    assert 'model="me/model", trust_remote_code=True' in card and "perplexity" in card
+    names = {name for files in state.commits.values() for name in files}
+    assert not [name for name in names if name.endswith(".log")]
 
 
 WITHOUT_THE_PACKAGE = """
@@ -210,31 +174,6 @@ def test_the_code_of_the_guide_runs_without_the_package(hub, call, guide_code):
     assert {"me/my-gmlp", "me/my-reviews"} == set(hub[0].branches)
 
 
-#: Transformers' own exporter, for a checkpoint whose code comes from the repository.
-EXPORT = """
-from transformers.exporters.auto import AutoHfExporter
-from transformers.exporters.configs import OnnxConfig
-
-inputs = tokenizer(["The first text.", "The second one."], padding=True, return_tensors="pt")
-config = OnnxConfig(dynamic=True)
-exported = AutoHfExporter.from_config(config).export(model, dict(inputs), config=config)
-exported.save_pretrained("outputs/sst2-onnx")
-print(type(exported).from_pretrained("outputs/sst2-onnx", trust_remote_code=True)(**inputs)["logits"])
-"""
-
-
-@pytest.mark.slow
-def test_transformers_exports_without_the_package(call, guide_code):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    load = "".join(
-        line + "\n"
-        for line in guide_code("run_scripts/README.md", "push_to_hub()").splitlines()
-        if re.match(r"from transformers|tokenizer = |model = ", line)
-    )
-    assert call(WITHOUT_THE_PACKAGE.format(code=load + EXPORT)).strip()
-
-
 @pytest.fixture
 def shipped_snippet(hub, online):
     """`shipped_snippet(name)`: a shipped card on the Hub, and the Python in it."""
@@ -255,14 +194,3 @@ SHIPPED = pytest.mark.parametrize("name", ["gmlp-s16-224", "amlp-base", "mlp-mix
 def test_the_snippet_of_a_shipped_card_names_its_repository(name, shipped_snippet):
     _, code = shipped_snippet(name)
     assert "model_cards" not in code and f'"me/my-{name}", trust_remote_code=True' in code
-
-
-@pytest.mark.slow
-@SHIPPED
-def test_the_snippet_of_a_shipped_card_runs_without_the_package(name, shipped_snippet, call):
-    card, code = shipped_snippet(name)
-    sizes = "import torch; torch.set_default_device('meta')"  # the real ones, without their memory
-    code = f"{sizes}\n{code}\nprint(type(model).__module__, model.num_parameters())"
-    module, parameters = call(WITHOUT_THE_PACKAGE.format(code=code)).split()
-    assert module.startswith("transformers_modules.")
-    assert f"{int(parameters):,}" in card or "ForMaskedLM" in code  # of those the card counts the encoder

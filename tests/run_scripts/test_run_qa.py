@@ -7,11 +7,7 @@ from types import SimpleNamespace
 import datasets
 import numpy as np
 import pytest
-from transformers import (
-    AutoTokenizer,
-    EvalPrediction,
-    pipeline,
-)
+from transformers import AutoTokenizer, EvalPrediction, pipeline
 
 from tokenmixers.run_scripts import make_data, run_qa
 from tokenmixers.run_scripts.data.squad import (
@@ -216,7 +212,7 @@ def test_a_test_file_is_answered_with_and_without_answers(command, questions, tr
         predict(tmp_path / "some.jsonl")
 
 
-@pytest.mark.parametrize("side, size", [("left", 1), ("left", 7), ("right", 7)])
+@pytest.mark.parametrize("side, size", [("left", 7), ("right", 1)])
 def test_padding_and_batches_change_nothing(command, trained, tokenizer, tmp_path, side, size):
     folder, metrics = trained
     shutil.copytree(folder, tmp_path / "run")
@@ -303,22 +299,6 @@ def test_wrong_questions(changes, message):
     rows = [{**rows[0], **changes}, rows[1]] if "id" in changes else [{**rows[0], **changes}]
     with pytest.raises(SystemExit) as caught:
         check_questions(table_of(rows), unanswerable=False)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.json", b'{"data": [', "line 1: not valid JSON (Expecting value: line 1"),
-        ("a.json", b'{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "data > paragraphs > qas, KeyError"),
-        ("a.json", b'["\xff"]', "a.json, line 1: not valid UTF-8 (byte 0xff)"),
-        ("a.json.gz", b"[]", "cannot be read: Not a gzipped file"),
-    ],
-)
-def test_unreadable_files(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(SystemExit) as caught:
-        check_questions(load_squad_files([str(tmp_path / name)]), unanswerable=False)
     assert message in str(caught.value)
 
 

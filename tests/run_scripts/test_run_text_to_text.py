@@ -125,6 +125,8 @@ def test_trains_one_model_for_all_and_reports_each(mixture, tmp_path, capsys, ta
             assert (run / task.benchmark_task.submission()).is_file()
             assert 0 <= results[f"test_{name}_unparseable"] <= 8
     assert "eval_glue" not in results and "eval_super_glue" not in results
+    assert run_text_to_text.TextToText().comparison(None).metrics == ["mean_of_tasks"]
+    assert "eval_mean_of_tasks" in results
     card = (run / "README.md").read_text()
     assert "SuperGLUE's CB, GLUE's STS-B" in card and "SQuAD 1.1" in card
     assert "freeze_embeddings" not in card and "`mixing_limit`" in card
@@ -141,14 +143,6 @@ def test_the_saved_model_writes_what_was_scored(mixture, tmp_path, table_of):
         ids = tokenizer(row["source"], truncation=True, max_length=48, return_tensors="pt")
         text = tokenizer.decode(model.generate(**ids)[0], skip_special_tokens=True)
         assert " ".join(text.split()) == row["prediction"]
-
-
-def test_a_grid_compares_the_mean_of_the_tasks(mixture, tmp_path):
-    summary = run_text_to_text.main([*mixture(max_steps=1), "--learning_rates", "1e-2", "1e-9"])
-    for found in summary["runs"]:
-        results = json.loads((tmp_path / "run" / found["folder"] / "all_results.json").read_text())
-        of_cb = (results["eval_cb_accuracy"] + results["eval_cb_macro_f1"]) / 2
-        assert found["score"] == pytest.approx((of_cb + results["eval_copa_accuracy"]) / 2)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -196,46 +190,9 @@ def test_training_examples_are_held_out_in_place_of_the_validation_sets(mixture,
     assert "parts of the training sets of SuperGLUE's CB, SuperGLUE's COPA" in (tmp_path / "run/README.md").read_text()
 
 
-def test_evaluates_a_checkpoint_alone(mixture, tmp_path):
-    first = run_text_to_text.main(mixture("cb"))
-    options = {"do_train": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "evaluation"}
-    again = run_text_to_text.main(mixture("cb", **options))
-    assert again["eval_cb_loss"] == pytest.approx(first["eval_cb_loss"], rel=1e-5)
-    assert again["eval_cb_accuracy"] == first["eval_cb_accuracy"] and "majority_cb_accuracy" not in again
-
-
 def test_the_best_of_several_checkpoints_is_loaded(mixture, tmp_path):
     options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     run_text_to_text.main(mixture(**options, load_best_model_at_end=True))
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
     losses = {entry["step"]: entry["eval_cb_loss"] for entry in state["log_history"] if "eval_cb_loss" in entry}
     assert state["best_metric"] == min(losses.values())
-
-
-@pytest.mark.parametrize("recipe", ["text_to_text_glu.yaml", "text_to_text_synthesizer.yaml"])
-def test_the_papers_recipes(recipe, mixture, tmp_path):
-    run_text_to_text.main(mixture(max_steps=1, do_eval=None, output_dir=tmp_path / "start"))
-    small = dict.fromkeys(("do_train", "do_eval", "learning_rate"))
-    small |= {"per_device_train_batch_size": 4, "max_source_length": 48, "preprocessing_num_workers": 1}
-    small |= {"model_name_or_path": tmp_path / "start", "max_steps": 2}
-    results = run_text_to_text.main([recipe, *mixture("cb copa", **small)])
-    assert "eval_cb_accuracy" in results
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["hidden_dropout_prob"] == config["attention_dropout"] == 0.1
-    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "run"))
-    frozen = torch.equal(before["model.shared.weight"], after["model.shared.weight"])
-    assert frozen == (recipe == "text_to_text_glu.yaml")
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one_with_twice_the_batch(mixture, in_two_processes, tmp_path):
-    options = {"max_steps": 6, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "do_eval": None}
-    options["precision"] = "fp32"
-    run_text_to_text.main(mixture(**options))
-    arguments = mixture(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
-    in_two_processes("run_text_to_text", arguments)
-    curves = []
-    for name in ("run", "launched"):
-        history = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
-        curves.append([entry["loss"] for entry in history if "loss" in entry])
-    assert len(curves[0]) == 6 and curves[0] == pytest.approx(curves[1], abs=2e-4)

@@ -4,8 +4,7 @@ import math
 import datasets
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForTokenClassification, EvalPrediction, pipeline
+from transformers import EvalPrediction, pipeline
 
 from tokenmixers.run_scripts import run_token_classification
 from tokenmixers.run_scripts.data.token_classification import tag_names
@@ -37,6 +36,12 @@ def command(data, as_words, tmp_path):
     return lambda *more, **changes: as_words(settings, *more, changes)
 
 
+def compared(results):
+    """What a grid compares, and the factor in its table."""
+    comparison = run_token_classification.TokenClassification().comparison(None)
+    return comparison.values(results)["score"], comparison.scale
+
+
 def test_learns_entities_and_writes_tags(command, data, tmp_path, capsys, table_of):
     results = run_token_classification.main(
         command(
@@ -49,6 +54,7 @@ def test_learns_entities_and_writes_tags(command, data, tmp_path, capsys, table_
         )
     )
     assert results["eval_f1"] == results["eval_f1_PER"] == results["test_f1"] == 1.0
+    assert compared(results) == (results["eval_f1"], 100)
     assert "| f1                                 | 100.00 |" in capsys.readouterr().out
     row = table_of(tmp_path / "run" / "predictions_test.csv")[0]
     first = [("Ada", "B-PER"), ("Smith", "I-PER"), ("went", "O"), ("to", "O"), ("Rome", "B-LOC"), (".", "O")]
@@ -67,22 +73,6 @@ def test_learns_entities_and_writes_tags(command, data, tmp_path, capsys, table_
     assert evaluated["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("entities", [True, False])
-def test_a_grid_compares_f1_or_without_entities_the_accuracy(entities, command, tmp_path, capsys):
-    options = {}
-    if not entities:
-        for name in ("train", "validation"):
-            (tmp_path / f"{name}.conll").write_text("\n\n".join(["the DET\ngate NOUN\nmixes VERB"] * 12))
-            options[f"{name}_file"] = tmp_path / f"{name}.conll"
-    summary = run_token_classification.main(
-        [*command(**options), "--seeds", "1", "2", "--learning_rates", "0", "1e-2"]
-    )
-    assert summary["best"]["score"] == summary["best"][f"eval_{'f1' if entities else 'accuracy'}"]
-    assert ("eval_f1" in summary["best"]) == entities
-    assert f"| {'f1' if entities else 'accuracy'} x 100" in capsys.readouterr().out
-    assert summary["best"]["score"] == max(found["score"] for found in summary["configurations"])
-
-
 def test_tags_that_are_no_entities(command, tmp_path):
     rows = [{"tokens": ["dogs", "bark"], "pos": ["NOUN", "VERB"]}] * 4
     (tmp_path / "pos.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -92,34 +82,9 @@ def test_tags_that_are_no_entities(command, tmp_path):
         "label_column_name": "pos",
     }
     results = run_token_classification.main(command(**options))
-    assert "eval_f1" not in results and 0 <= results["eval_accuracy"] <= 1
+    assert "eval_f1" not in results and compared(results) == (results["eval_accuracy"], 100)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["label2id"] == {"NOUN": 0, "VERB": 1}
     assert tag_names(datasets.Dataset.from_dict({"tags": [["10", "9"]]})) == ["9", "10"]
-
-
-def test_the_rows_of_a_head_follow_the_tags(command, data, tmp_path):
-    """Those of a checkpoint that has the tags in an order of its own, and one that the data do not have."""
-    run_token_classification.main(command(max_steps=30, per_device_train_batch_size=20, learning_rate=3e-2))
-    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "run")
-    names = list(model.config.id2label.values())
-    assert names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    order = [4, 2, 0, 3, 1]
-    for parameter in model.classifier.parameters():
-        parameter.data = torch.cat([parameter[order], torch.full_like(parameter[:1], 1e9)])
-    model.config.id2label = dict(enumerate([*(names[index] for index in order), "B-MISC"]))
-    model.config.label2id = {name: index for index, name in model.config.id2label.items()}
-    model.save_pretrained(tmp_path / "foreign")
-    options = {"tokenizer_name": data / "tokenizer", "learning_rate": 0, "max_steps": 1}
-    results = [
-        run_token_classification.main(
-            command(**options, model_name_or_path=tmp_path / name, output_dir=tmp_path / f"{name}_2")
-        )
-        for name in ("run", "foreign")
-    ]
-    assert results[0]["eval_f1"] == results[1]["eval_f1"] == 1.0
-    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-6)
-    again = AutoModelForTokenClassification.from_pretrained(tmp_path / "foreign_2")
-    assert list(again.config.id2label.values()) == names
 
 
 def test_entities_of_one_word_and_last_words_have_scores():
@@ -206,30 +171,17 @@ def test_test_sentences_need_no_tags(command, tmp_path, table_of):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            '{"tokens": ["a"], "ner_tags": ["B-DOG"]}',
-            "none of the tags of the validation data ('B-DOG') is one of the model's ('B-LOC', ",
-        ),
-        ('{"tokens": ["a", "b"], "ner_tags": ["O"]}', "line 1: 'ner_tags' must be a list of 2 tags, not ['O']"),
+        ('{"tokens": ["a"], "ner_tags": ["B-DOG"]}', "none of the tags of the validation data ('B-DOG') is one of"),
         ('{"tokens": [], "ner_tags": []}', "line 1: the sentence is empty"),
         ('{"tokens": "a", "ner_tags": ["O"]}', "line 1: 'tokens' must be a list of words, not 'a'"),
         ('{"tokens": ["a", " "], "ner_tags": ["O", "O"]}', "line 1: a word is empty"),
-        (
-            '{"tokens": ["a", "b"], "ner_tags": ["O", "NOUN"]}',
-            "are O and those of entities, but evaluation data have 'NOUN'",
-        ),
-        ('{"tokens": ["a"]}', "line 1: there is no column 'ner_tags'"),
+        ('{"tokens": ["a", "b"], "ner_tags": ["O", "NOUN"]}', "are O and those of entities, but evaluation data"),
     ],
 )
-def test_a_bad_row_is_named(content, message, command, tmp_path):
+def test_a_bad_row_is_named(content, message, command, tmp_path, refuses):
     (tmp_path / "bad.jsonl").write_text(content)
-    with pytest.raises(SystemExit, match="error: ") as caught:
-        run_token_classification.main(command(validation_file=tmp_path / "bad.jsonl"))
-    assert message in str(caught.value)
-    assert not (tmp_path / "run").exists()
+    refuses(run_token_classification.main, command(validation_file=tmp_path / "bad.jsonl"), message)
 
 
-def test_mistakes_are_one_sentence_before_anything_is_written(command, tmp_path):
-    with pytest.raises(SystemExit, match=r"error: .*is one of the model's \('LABEL_0', 'LABEL_1'\)"):
-        run_token_classification.main(command(do_train=None))
-    assert not (tmp_path / "run").exists()
+def test_mistakes_are_one_sentence_before_anything_is_written(command, refuses):
+    refuses(run_token_classification.main, command(do_train=None), "is one of the model's ('LABEL_0', 'LABEL_1')")

@@ -23,6 +23,7 @@ def test_names_of_metrics(metric, name):
     assert metric_name(metric) == name
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("values", [(12, 19), (12, 24), (11, 150), (90, 130), (250, 52_000), (0.002, 0.9)])
 @pytest.mark.parametrize("which", ["x", "y"])
 def test_ticks_of_a_logarithmic_axis_are_plain_numbers(values, which):

@@ -107,21 +107,6 @@ def test_layers_that_repeat():
     assert repeated_layers(t5) == [*t5.encoder.block, *t5.decoder.block]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [INFERENCE, TRAINING], ids=["inference", "training"])
-def test_compiled_layers_compute_the_same(case):
-    ids, by_layer = torch.randint(1, 50, (2, 6)), replace(case, compiled=True, by_layer=True)
-    candidates = [
-        model_candidate(
-            str(kind.compiled), gmlp(), [{"input_ids": ids}], kind, weights="same", labels=torch.arange(12)
-        )
-        for kind in (case, by_layer)
-    ]
-    torch._dynamo.utils.counters.clear()
-    assert check_agreement(candidates, 1e-4)["True"] >= 0
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
-
-
 @pytest.mark.parametrize("case", [INFERENCE, TRAINING], ids=["inference", "training"])
 def test_disagreement_is_refused(case):
     ids = torch.randint(1, 50, (2, 6))

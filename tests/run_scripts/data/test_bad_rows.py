@@ -22,12 +22,7 @@ from tokenmixers.run_scripts.data.text_classification import (
 )
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_documents, load_texts
 from tokenmixers.run_scripts.data.text_pairs import Seq2SeqDataArguments, load_pairs
-from tokenmixers.run_scripts.data.text_to_text import (
-    TEXT_TASKS,
-    TextToTextArguments,
-    load_table,
-    read_text_examples,
-)
+from tokenmixers.run_scripts.data.text_to_text import TEXT_TASKS, TextToTextArguments, load_table, read_text_examples
 from tokenmixers.run_scripts.data.token_classification import TokenClassificationArguments, load_sentences
 
 
@@ -263,6 +258,7 @@ def test_answers_of_another_form(answers, message, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ('{"data": [', "line 1: not valid JSON"),
         ('{"data": []}', "has no questions"),
         ('{"data": {}}', "data must be a list, got {}"),
         ('{"data": [3, {"paragraphs": [{"qas": [{"id": "1"}], "context": "c"}]}]}', "2 bad rows. question 1: not S"),

@@ -68,9 +68,7 @@ def test_labels_of_pairs_compare_as_numbers_where_they_are(labels, wanted, place
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     options = {f"{split}_file": [str(tmp_path / "rows.jsonl")], "label_column_name": "label"}
     assert loaded(split, **options, positive_labels=[wanted])["anchor"][:] == list(map(str, places))
-    with pytest.raises(
-        UserError, match=r"rows.jsonl has no pair with one of the --positive_labels '3' in 'label'; there"
-    ):
+    with pytest.raises(UserError, match=r"rows.jsonl has no pair with one of the --positive_labels '3' in 'label';"):
         loaded(split, **options, positive_labels=["3"])
 
 
@@ -102,10 +100,7 @@ def test_evaluation_pairs_with_a_similarity_and_without(tmp_path, monkeypatch):
             "has no pair with one of the --positive_labels '1' in 'kind'; there are 'other', 'same'",
         ),
         ({"train_file": ["number.jsonl"], **COLUMNS}, "line 1: the text must be a string, got 3"),
-        (
-            {"train_file": ["tsv"], "label_column_name": "kind"},
-            "--label_column_name and --positive_labels belong",
-        ),
+        ({"train_file": ["tsv"], "label_column_name": "kind"}, "--label_column_name and --positive_labels belong"),
     ],
 )
 def test_wrong_training_pairs_are_named(changes, message, files, tmp_path):

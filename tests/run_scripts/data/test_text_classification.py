@@ -170,11 +170,7 @@ THREE = GMLPConfig(id2label=dict(enumerate("abc")), problem_type="multi_label_cl
 @pytest.mark.parametrize(
     ("lists", "options", "message"),
     [
-        (
-            [[0], [1]],
-            {},
-            "lists such as [0] may be numbers of classes, or 0 and 1 for each class: name the",
-        ),
+        ([[0], [1]], {}, "lists such as [0] may be numbers of classes, or 0 and 1 for each class: name the"),
         ([[0, 1], [1, 0]], {}, '--multi_hot_names, or write numbers of classes as texts, such as ["0", "1"]'),
         ([[0], [0, 1]], {}, "lists hold 0 and 1 alone, but have 1 to 2 elements: name the classes of 0 and 1 with"),
         ([[True, False], [True]], {}, "lists hold 0 and 1 alone, but have 1 to 2 elements"),
@@ -191,11 +187,7 @@ THREE = GMLPConfig(id2label=dict(enumerate("abc")), problem_type="multi_label_cl
         ([["a"], ["b", {"c": 1}]], {}, "line 2: the label {'c': 1} in the list ['b', {'c': 1}] is neither"),
         ([["a"], ["b", " "]], {}, "line 2: the label ' ' in the list ['b', ' '] is neither"),
         ([["a"], ["b", True]], {}, "line 2: the label True in the list ['b', True] is neither"),
-        (
-            ["['a' 'b', 'c']", "[a, b]"],
-            {},
-            "2 bad rows. line 1: the label \"['a' 'b', 'c']\" is no list: write",
-        ),
+        (["['a' 'b', 'c']", "[a, b]"], {}, "2 bad rows. line 1: the label \"['a' 'b', 'c']\" is no list: write"),
         ([["a"], None, ["b"]], {}, "train.jsonl, line 2: the label is missing"),
         (["tensor([0, 1])", "array([1, 0])"], {}, "2 bad rows. line 1: the label 'tensor([0, 1])' is no list: write"),
         (["('a', 'b')", "{'a': 1}"], {}, "2 bad rows. line 1: the label \"('a', 'b')\" is no list"),
@@ -230,10 +222,7 @@ def test_wrong_lists_of_labels(content, options, message, tmp_path):
         ({"label_columns": ["a", "a"]}, "--label_columns a a gives a name twice"),
         ({"multi_hot_names": ["b", "b"]}, "--multi_hot_names b b gives a name twice"),
         ({"multi_hot_names": ["a", "b"], "do_regression": True}, "--multi_hot_names names classes: leave it out, or"),
-        (
-            {"label_columns": ["a"], "multi_hot_names": ["a"]},
-            "--label_columns names classes: leave it out, or --mul",
-        ),
+        ({"label_columns": ["a"], "multi_hot_names": ["a"]}, "--label_columns names classes: leave it out, or --mul"),
     ],
 )
 def test_names_of_classes_that_do_not_fit(options, message):

@@ -56,18 +56,6 @@ def test_line_parallel_files(tmp_path, ending, split):
     assert loaded(split, **files) == PAIRS
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json.gz", "csv", "parquet"])
-def test_files_with_columns(tmp_path, kind):
-    file = tmp_path / f"data.{kind}"
-    rows = [{"text": source, "summary": target, "id": 7} for source, target in PAIRS]
-    if kind == "json.gz":
-        file.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-    else:
-        write = {"jsonl": "to_json", "csv": "to_csv", "parquet": "to_parquet"}[kind]
-        getattr(datasets.Dataset.from_list(rows), write)(file)
-    assert loaded(train_file=[str(file)], source_column="text", target_column="summary") == PAIRS
-
-
 def test_a_data_set_with_nested_columns(tmp_path):
     rows = [{"translation": {"en": source, "de": target}} for source, target in PAIRS]
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "wmt" / "train.parquet")

@@ -22,7 +22,6 @@ from tokenmixers.run_scripts.data.text_to_text import (
 
 
 SHARED = Path(__file__).parents[3] / ".." / "shared" / "data"
-
 SENTENCES = {"sentence1": "A dog ran.", "sentence2": "An animal ran."}
 NLI = {"premise": "A dog ran.", "hypothesis": "An animal ran."}
 MITCHELL = {"text": "Mitchell asked Tom if he could lend some money.", "span2_text": "he", "span2_index": 4}
@@ -32,11 +31,7 @@ PASSAGE = "The first part\n@highlight\nA bird sang.\n@highlight\nIt said 'hi'\n@
 TEXTS = {
     "cola": ({"sentence": "He ran.", "label": "1", "star": "*"}, "cola sentence: He ran.", ["acceptable"]),
     "sst2": ({"sentence": "a bad film ", "label": 0}, "sst2 sentence: a bad film", ["negative"]),
-    "mrpc": (
-        {**SENTENCES, "label": 1},
-        "mrpc sentence1: A dog ran. sentence2: An animal ran.",
-        ["equivalent"],
-    ),
+    "mrpc": ({**SENTENCES, "label": 1}, "mrpc sentence1: A dog ran. sentence2: An animal ran.", ["equivalent"]),
     "stsb": ({**SENTENCES, "label": "3.25"}, "stsb sentence1: A dog ran. sentence2: An animal ran.", ["3.2"]),
     "qqp": (
         {"question1": "Why?", "question2": "How so?", "label": 0},
@@ -274,10 +269,7 @@ class TestFolders:
         ("answers", "message"),
         [
             ([], "/train.json, question 1: the question with id '1' has no answer: remove it."),
-            (
-                [{"text": "He", "answer_start": 0}],
-                "/train.json, question 1: the question with id '1': its answer 'He' is not in",
-            ),
+            ([{"text": "He", "answer_start": 0}], "/train.json, question 1: the question with id '1': its answer"),
         ],
     )
     def test_wrong_questions_are_named_with_their_file(self, tmp_path, answers, message):

@@ -1,5 +1,4 @@
 import json
-import shutil
 
 import datasets
 import numpy as np
@@ -67,15 +66,6 @@ def test_no_word_is_lost_when_a_sentence_is_cut(length, rows):
 )
 def test_entities_have_the_tags_of_their_scheme(tags, expected):
     assert tag_names(datasets.Dataset.from_dict({"tags": [tags]})) == expected
-
-
-def test_endings_in_capitals_are_known(tagged_sentences, tmp_path):
-    shutil.copy(tagged_sentences / "test.jsonl", tmp_path / "TEST.JSONL")
-    loaded = [
-        load_sentences(TokenClassificationArguments(test_file=str(file)), ["test"])["test"]
-        for file in (tagged_sentences / "test.jsonl", tmp_path / "TEST.JSONL")
-    ]
-    assert loaded[0].to_list() == loaded[1].to_list()
 
 
 WORDS, TAGS = [["EU", "rejects", "a,b"], ["x"]], [["B-ORG", "O", "O"], ["O"]]

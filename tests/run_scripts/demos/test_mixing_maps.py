@@ -102,6 +102,7 @@ def test_token_mixing_is_that_of_the_inputs_of_each_layer(tiny_model):
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("name", ["GMLP", "AMLP", "MLPMixer", "Synthesizer"])
 def test_maps_of_images_cover_all_patches(name, pooling, tiny_model):

@@ -39,20 +39,6 @@ TEXTS = [
     "Fresh bread smells of butter and salt, and of the early morning in which nobody else is awake.",
     "Snow.",
 ]
-SCRIPT = """
-import { AutoModel, AutoTokenizer, env } from "@huggingface/transformers";
-const [folder, texts] = process.argv.slice(2);
-env.allowRemoteModels = false;
-env.localModelPath = folder;
-const tokenizer = await AutoTokenizer.from_pretrained("out");
-const inputs = await tokenizer(JSON.parse(texts), { padding: true, truncation: true });
-const found = {};
-for (const dtype of ["fp32", "q8"]) {
-  const model = await AutoModel.from_pretrained("out", { dtype, session_options: { intraOpNumThreads: 1 } });
-  found[dtype] = (await model(inputs)).sentence_embedding.tolist();
-}
-console.log(JSON.stringify(found));
-"""
 
 
 @pytest.fixture(scope="module")
@@ -84,22 +70,6 @@ def exported(tmp_path_factory):
 @pytest.mark.slow
 @javascript
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_node_gives_the_embeddings_of_pytorch(exported, tmp_path):
-    folder, expected = exported
-    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
-    (tmp_path / "embed.mjs").write_text(SCRIPT)
-    call = ["node", str(tmp_path / "embed.mjs"), f"{folder}/", json.dumps(TEXTS)]
-    found = json.loads(subprocess.run(call, capture_output=True, check=True, timeout=300).stdout)
-    assert np.abs(np.array(found["fp32"]) - expected).max() < 1e-3
-    # Another version of the runtime: an activation next to a boundary may be rounded to its other side.
-    alone = export.Program(folder / "out" / "onnx" / "model_quantized.onnx")
-    inputs = tokenized(folder)
-    assert np.abs(np.array(found["q8"]) - alone(inputs)["sentence_embedding"].numpy()).max() < 0.05
-
-
-@pytest.mark.slow
-@javascript
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_blocks_of_the_guide_give_one_set_of_embeddings(exported, tmp_path):
     guide = (Path(tokenmixers.__file__).parent / "run_scripts" / "guides" / "serving.md").read_text(encoding="utf-8")
     blocks, found = re.findall(r"```javascript\n(.+?)```", guide, flags=re.DOTALL), []
@@ -116,12 +86,6 @@ def test_blocks_of_the_guide_give_one_set_of_embeddings(exported, tmp_path):
     graph, pipe = found
     assert graph.shape == (2, 32) and np.abs(graph - pipe).max() < 1e-3
     assert np.linalg.norm(pipe, axis=1) == pytest.approx(np.ones(2), abs=1e-3)
-
-
-def tokenized(folder: Path):
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder / "out")(TEXTS, padding=True, truncation=True, return_tensors="np")
 
 
 @pytest.fixture

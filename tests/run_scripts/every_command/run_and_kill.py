@@ -1,10 +1,9 @@
-"""Runs commands in forks of the test's process, and kills them at an operation on files or after some time.
+"""Runs commands in forks of the test's process, and kills them at an operation on files.
 
 A request has `script` and `arguments`, the `folder` whose operations count, the `tokenizer` that takes the place of
-one that a run trains, and `at`, the number of the operation at which the child kills itself, or `seconds`, after which
-it is killed. The answer has the `status` (`killed` or the exit status), the `operations` before the end, the
-`seconds`, the `output`, and of a run that is not killed the `states`: for each operation a hash of what was on the
-disk before it.
+one that a run trains, and `at`, the number of the operation at which the child kills itself. The answer has the
+`status` (`killed` or the exit status), the `operations` before the end, the `output`, and of a run that is not killed
+the `states`: for each operation a hash of what was on the disk before it.
 
 Every operation is a point in time: what Python has not yet written to a file is lost, and files that libraries write
 at once are also left half written.
@@ -15,8 +14,6 @@ import json
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -139,7 +136,6 @@ def run(request: dict, folder: Path) -> dict:
     """Fork, run, wait."""
     record, log = folder / "operations.json", folder / "output.txt"
     record.unlink(missing_ok=True)
-    before = time.monotonic()
     process = os.fork()
     if process == 0:
         sys.stdout = sys.stderr = log.open("w", buffering=1)
@@ -154,17 +150,9 @@ def run(request: dict, folder: Path) -> dict:
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(status)
-    timer = None
-    if request.get("seconds") is not None:
-        timer = threading.Timer(request["seconds"], os.kill, (process, signal.SIGKILL))
-        timer.start()
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    if timer is not None:
-        timer.cancel()
-        timer.join()
     return {
         "status": "killed" if status == -signal.SIGKILL else status,
-        "seconds": time.monotonic() - before,
         **(json.loads(record.read_text()) if record.is_file() else {}),
         "output": log.read_text(errors="replace")[-3000:],
     }

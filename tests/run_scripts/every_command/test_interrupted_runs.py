@@ -4,7 +4,6 @@ import errno
 import importlib
 import json
 import os
-import random
 import re
 import runpy
 import shutil
@@ -30,7 +29,7 @@ FINISHED = "holds a finished run"
 
 @pytest.fixture(scope="module")
 def start(data, tmp_path_factory):
-    """`start(script, arguments, folder, at=None, seconds=None)`: see run_and_kill.py."""
+    """`start(script, arguments, folder, at=None)`: see run_and_kill.py."""
     for module in ("evaluate", "sacrebleu", *(f"tokenmixers.run_scripts.{script}" for script in SCRIPTS)):
         importlib.import_module(module)  # once, instead of in every fork
     run = runpy.run_path(str(Path(__file__).with_name("run_and_kill.py")))["run"]
@@ -232,21 +231,3 @@ def test_killed_at_every_operation_on_files(script, start, arguments, whole, sta
     if script != "run_mlm":
         numbers = last_of_each_kind(numbers, operations)
     check_killed_at(script, numbers, start, arguments, whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [script for script in SCRIPTS_AND_GRID if script != GRID])
-def test_killed_twenty_times_at_random_moments(script, start, arguments, whole):
-    folder, expected, _ = whole(script)
-    command, draw, kills = arguments(script, folder), random.Random(script), 0
-    seconds = start(script, arguments(script, folder.with_name("other")), folder.with_name("other"))["seconds"]
-    while kills < 20:
-        shutil.rmtree(folder, ignore_errors=True)
-        answer = {"status": "killed"}
-        while answer["status"] == "killed":
-            when = draw.uniform(0, seconds) if kills < 20 else None  # on a slower machine all might come too early
-            answer = start(script, command, folder, seconds=when)
-            kills += answer["status"] == "killed"
-        # The last kill may have come when all was done.
-        assert answer["status"] == 0 or FINISHED in answer["output"], answer["output"]
-        check_same(end_state(folder), expected)

@@ -53,16 +53,16 @@ def test_images_of_another_size_are_refused_as_in_pytorch(checkpoint, tmp_path, 
     from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
     folder, model = checkpoint("GMLPForImageClassification")
-    run(folder, tmp_path / "out", kinds=("onnx", "onnx-int8"))
-    for file in sorted((tmp_path / "out" / "onnx").iterdir()):
-        axes = ports(file)
-        assert axes["pixel_values"][1:] == [3, 8, 8] and axes["logits"][1:] == [model.config.num_labels]
-        assert isinstance(axes["pixel_values"][0], str)  # the batch
-        for shape in ((1, 3, 16, 16), (1, 3, 9, 9), (1, 3, 4, 4), (1, 1, 8, 8)):
-            with pytest.raises(ValueError):
-                model(pixel_values=torch.zeros(shape))
-            with pytest.raises(InvalidArgument, match="Got invalid dimensions for input: pixel_values"):
-                onnxruntime_alone(file, {"pixel_values": np.zeros(shape, np.float32)})
+    run(folder, tmp_path / "out", kinds=("onnx",))
+    (file,) = (tmp_path / "out" / "onnx").iterdir()
+    axes = ports(file)
+    assert axes["pixel_values"][1:] == [3, 8, 8] and axes["logits"][1:] == [model.config.num_labels]
+    assert isinstance(axes["pixel_values"][0], str)  # the batch
+    for shape in ((1, 3, 16, 16), (1, 3, 9, 9), (1, 3, 4, 4), (1, 1, 8, 8)):
+        with pytest.raises(ValueError):
+            model(pixel_values=torch.zeros(shape))
+        with pytest.raises(InvalidArgument, match="Got invalid dimensions for input: pixel_values"):
+            onnxruntime_alone(file, {"pixel_values": np.zeros(shape, np.float32)})
 
 
 def largest_difference(found: np.ndarray, expected: torch.Tensor, mask: torch.Tensor | None) -> float:

@@ -35,11 +35,7 @@ def f1(tp: int, fp: int, fn: int, tn: int) -> float:
 
 def test_two_classes(classes):
     tp, fp, fn, tn = counts(classes)
-    expected = {
-        "accuracy": (tp + tn) / 50,
-        "f1": f1(tp, fp, fn, tn),
-        "matthews_correlation": matthews(tp, fp, fn, tn),
-    }
+    expected = {"accuracy": (tp + tn) / 50, "f1": f1(tp, fp, fn, tn), "matthews_correlation": matthews(tp, fp, fn, tn)}
     for name, value in expected.items():
         assert load_metric(name).compute(**classes) == {name: pytest.approx(value)}
     assert load_metric("f1").compute(**classes, pos_label=0) == {"f1": pytest.approx(f1(tn, fn, fp, tp))}

@@ -5,7 +5,6 @@ import random
 from collections import Counter
 
 import pytest
-import torch
 
 from tokenmixers.run_scripts.metrics import load_metric
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
@@ -156,14 +155,6 @@ def test_perplexity_is_the_inverse_geometric_mean_of_probabilities():
     product = math.prod(p for row in probabilities for p in row)
     scores = load_metric("token_perplexity").compute(predictions=losses, references=[3, 1, 2])
     assert scores == {"perplexity": pytest.approx(product ** (-1 / 6))}
-
-
-def test_perplexity_of_torch_s_cross_entropy():
-    logits, labels = torch.randn(4, 7, 11), torch.randint(0, 11, (4, 7))
-    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none").sum(dim=1)
-    scores = load_metric("token_perplexity").compute(predictions=losses, references=[7] * 4)
-    mean = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-    assert scores["perplexity"] == pytest.approx(math.exp(mean))
 
 
 def test_what_no_float_holds_is_infinite():

@@ -107,9 +107,7 @@ def test_arrays_and_tensors_are_predictions_too():
 def test_mistakes_say_what_is_allowed():
     with pytest.raises(ValueError, match="there is no metric 'bleurt'; there are accuracy, f1"):
         load_metric("bleurt")
-    with pytest.raises(
-        ValueError, match=r"`config_name='cola'` is not possible here: give one of default, multilabel"
-    ):
+    with pytest.raises(ValueError, match=r"`config_name='cola'` is not possible here: give one of default,"):
         load_metric("accuracy", "cola")
     metric = load_metric("accuracy")
     for compute in (metric.compute, lambda: metric.compute(predictions=[], references=[])):

@@ -5,11 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    pipeline,
-)
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from tokenmixers.run_scripts import run_glue
 
@@ -127,14 +123,6 @@ def test_multirc_is_scored_by_answer_and_by_question(command, tmp_path, table_of
     assert [len(question["answers"]) for question in submitted["passage"]["questions"]] == [2] * 6
 
 
-def test_submissions_are_in_order_where_training_groups_rows_by_length(trained, learn, command, tmp_path):
-    run_glue.main(command(**learn, task_name="stsb", do_predict=True))
-    options = {"task_name": "stsb", "do_predict": True, "per_device_eval_batch_size": 1}
-    run_glue.main(command(**trained, **options, train_sampling_strategy="group_by_length"))
-    found, expected = ((tmp_path / name / "STS-B.tsv").read_text() for name in ("next", "run"))
-    assert found == expected
-
-
 def test_of_a_benchmark_training_data_are_held_out_in_place_of_its_validation_sets(command, tmp_path, table_of):
     options = {"task_name": "mnli", "train_val_split": 0.25, "max_steps": 1}
     summary = run_glue.main([*command(**options), "--learning_rates", "1e-2", "1e-9"])
@@ -148,20 +136,10 @@ def test_of_a_benchmark_training_data_are_held_out_in_place_of_its_validation_se
 
 def test_the_papers_recipe(command, tmp_path):
     small = dict.fromkeys(("do_train", "do_eval", "max_steps", "learning_rate", "per_device_train_batch_size"))
-    small |= {"num_train_epochs": 0.1, "batch_sizes": [4, 6], "seeds": [1], "max_seq_length": 32}
+    small |= {"num_train_epochs": 0.1, "batch_sizes": [4], "seeds": [1], "max_seq_length": 32}
     run_glue.main(command(max_steps=1, output_dir=tmp_path / "checkpoint"))
     summary = run_glue.main(["glue_gmlp.yaml", *command(**small, model_name_or_path=tmp_path / "checkpoint")])
-    assert {(run["learning_rate"], run["batch_size"]) for run in summary["runs"]} == {
-        (rate, size) for rate in (1e-5, 2e-5, 3e-5) for size in (4, 6)
-    }
+    assert [(run["learning_rate"], run["batch_size"]) for run in summary["runs"]] == [(1e-5, 4), (2e-5, 4), (3e-5, 4)]
     assert all(run["score"] == run["eval_accuracy"] for run in summary["runs"])
     state = json.loads((tmp_path / "run" / "lr1e-05_batch4_seed1" / "config.json").read_text())
     assert state["hidden_dropout_prob"] == 0.1
-
-
-def test_a_grid_without_a_batch_is_an_error(command, tmp_path):
-    options = {"dataloader_drop_last": True, "max_steps": None, "num_train_epochs": 1, "seeds": [1, 2]}
-    with pytest.raises(SystemExit, match=r"the 60 training rows give no batch of 61\. Give more"):
-        run_glue.main(command(**options, per_device_train_batch_size=61))
-    assert not (tmp_path / "run").exists()
-    run_glue.main(command(**options, per_device_train_batch_size=60))

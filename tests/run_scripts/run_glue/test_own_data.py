@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from transformers import (
-    AutoModelForSequenceClassification,
-    pipeline,
-)
+from transformers import AutoModelForSequenceClassification, pipeline
 
 from tokenmixers.run_scripts import run_glue
 from tokenmixers.run_scripts.training import classification
@@ -114,19 +111,6 @@ def test_several_labels_per_text(telling_words, trained, command, tmp_path, tabl
         run_glue.main(command(**run, label_smoothing_factor=0.1, output_dir=tmp_path / "smooth"))
 
 
-def test_held_out_training_data_are_evaluated_and_found_again(own_files, trained, learn, command, tmp_path, table_of):
-    data = {"train_file": own_files("csv")["train_file"], "validation_file": None, "train_val_split": 0.25}
-    found = run_glue.main(command(**OWN, **data, **learn))
-    rows = table_of(tmp_path / "run" / "predictions_validation.csv")
-    count = len(table_of(data["train_file"]))
-    assert [int(row["index"]) for row in rows] == sorted(
-        np.random.default_rng(0).permutation(count)[: round(count / 4)]
-    )
-    assert "(a part held out of training)" in (tmp_path / "run" / "README.md").read_text()
-    again = run_glue.main(command(**OWN, **data, **trained, seed=9))
-    assert again["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
-
-
 def test_own_data_set_with_class_labels(sentences, command, tmp_path, table_of):
     import datasets
 
@@ -152,42 +136,6 @@ def test_the_output_folder_and_validation_data_are_asked_for(own_files, command,
         run_glue.main(command(**OWN, **files))
     assert not (tmp_path / "run").exists()
     run_glue.main(command(**OWN, **files, train_val_split=0.1))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"task_name": None, "train_file": "x.csv"}, "--data_dir holds the files of a benchmark"),
-        (
-            {**OWN, "train_file": "missing.csv"},
-            "give the validation data as either --dataset_name or --validation_file",
-        ),
-        ({"task_name": "cola"}, "there is no file"),
-    ],
-)
-def test_mistakes_are_one_sentence_before_anything_is_written(command, tmp_path, changes, message):
-    with pytest.raises(SystemExit, match="error: ") as caught:
-        run_glue.main(command(**changes))
-    assert message in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ('{"body": "  ", "kind": "no"}', "line 2: the text is empty"),
-        ('{"body": "text"}', "line 2: the label is missing"),
-        ('{"body": "text", "kind": null}', "line 2: the label is missing"),
-        ('{"body": "text", "kind": NaN}', "line 2: the label is missing"),
-    ],
-)
-def test_a_bad_row_is_named(own_files, row, message, command, tmp_path):
-    files = own_files("jsonl")
-    files["validation_file"].write_text('{"body": "text", "kind": "no"}\n' + row + "\n")
-    with pytest.raises(SystemExit, match="error: ") as caught:
-        run_glue.main(command(**OWN, **files))
-    assert f"{files['validation_file']}, {message}" in str(caught.value)
-    assert not (tmp_path / "run").exists()
 
 
 def test_labels_that_only_evaluation_data_have_are_misses(own_files, learn, command, tmp_path, monkeypatch, table_of):
@@ -218,10 +166,3 @@ def test_labels_that_only_evaluation_data_have_are_misses(own_files, learn, comm
         rows = table_of(tmp_path / "run" / name)
         assert [row["label"] for row in rows[-2:]] == ["maybe", "1"]
         assert {row["prediction"] for row in rows} == {"no", "yes"}
-
-
-def test_other_labels_altogether_are_a_mistake(own_files, command):
-    files = own_files("jsonl")
-    files["validation_file"].write_text('{"body": "text", "kind": "cat"}\n{"body": "text", "kind": "dog"}\n')
-    with pytest.raises(SystemExit, match=r"none of the labels of the validation data \('cat', 'dog'\) is one of the"):
-        run_glue.main(command(**OWN, **files))

@@ -19,11 +19,7 @@ class A:
 
 
 def test_docstrings_are_read_without_executing_anything():
-    assert list(python_docs.docstrings(SOURCE)) == [
-        "Module text.",
-        "Class text,\n  indented.",
-        "Function text.",
-    ]
+    assert list(python_docs.docstrings(SOURCE)) == ["Module text.", "Class text,\n  indented.", "Function text."]
     assert list(python_docs.docstrings(b"def broken(:")) == []
 
 

@@ -53,13 +53,7 @@ def _run(model: str, rate: float, seed: int, curve: tuple[float, ...] | None) ->
     if curve is None:
         return run | {"result": None, "evaluations": [], "steps": 0, "seconds": None, "plateau": None}
     evaluations = [[step, value] for step, value in zip((20, 80, 100), curve, strict=True)]
-    return run | {
-        "result": curve[-1],
-        "evaluations": evaluations,
-        "steps": 100,
-        "seconds": 300.0,
-        "plateau": 400.0,
-    }
+    return run | {"result": curve[-1], "evaluations": evaluations, "steps": 100, "seconds": 300.0, "plateau": 400.0}
 
 
 @pytest.fixture

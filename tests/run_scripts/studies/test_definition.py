@@ -146,16 +146,8 @@ def test_merging_replaces_data_as_a_whole():
         (("better",), "faster", "`better` is lower or higher"),
         (("baseline",), "deep", "'deep' is not a variant; there are plain, wide"),
         (("variants", "wide", "seed"), 3, "wide: seed is set by the study itself"),
-        (
-            ("arguments", "config_overrides"),
-            "hidden_size=8",
-            "must be a mapping, got 'hidden_size=8'",
-        ),
-        (
-            ("tasks",),
-            {"first": {"starts_from": "zeroth"}},
-            "first starts from 'zeroth', which is not a task before it",
-        ),
+        (("arguments", "config_overrides"), "hidden_size=8", "must be a mapping, got 'hidden_size=8'"),
+        (("tasks",), {"first": {"starts_from": "zeroth"}}, "first starts from 'zeroth', which is not a task before"),
         (("claims", 0, "than"), "deep", "names 'deep', which is not a variant; there are plain, wide"),
         (("claims", 0, "task"), "other", "needs `task`, one of gates"),
         (("claims", 0, "worse"), "plain", "unknown key 'worse'"),

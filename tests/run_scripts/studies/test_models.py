@@ -69,17 +69,6 @@ def test_students_from_scratch_cost_what_the_teachers_layers_cost():
         assert abs(found[name]["flops"] / found[f"layers/{size_of(name)}"]["flops"] - 1) < 0.01
 
 
-def test_unequal_models_are_refused():
-    study = read_study("gates")
-    wide = merge(study.definition, {"variants": {"mixer": {"config_overrides": {"intermediate_size": 360}}}})
-    with pytest.raises(UserError) as raised:
-        describe_models(build_study("gates", "default", wide))
-    assert (
-        "gates: mixer has 1,187,056 parameters, the baseline split has 1,129,210: +5.1% is beyond the tolerance of 2%."
-        in str(raised.value)
-    )
-
-
 def test_a_wrong_override_names_the_model():
     study = read_study("gates")
     wrong = merge(study.definition, {"variants": {"linear": {"config_overrides": {"gate_type": "round"}}}})

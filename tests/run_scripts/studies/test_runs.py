@@ -230,11 +230,6 @@ def test_other_files_with_the_reports_name_are_kept(execute, trainer, tmp_path):
     assert file.read_text() == "{}" and list(file.parent.iterdir()) == [file] and not calls(trainer)
 
 
-def test_several_jobs_do_the_same(execute, tmp_path):
-    one, two = execute(), execute(folder=tmp_path / "two", jobs=2)
-    assert sorted(map(json.dumps, one["runs"])) == sorted(map(json.dumps, two["runs"]))
-
-
 def test_undecided_claims_get_more_seeds(execute, tmp_path):
     """With two seeds and equal differences the claim is decided; a third value spoils it."""
     assert keys(execute({"more_seeds": [4, 5]})) == PLAN

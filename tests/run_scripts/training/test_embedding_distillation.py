@@ -192,9 +192,7 @@ def test_static_teachers_have_neither_layers_nor_a_models_embeddings(data, tmp_p
     arguments = ModelArguments(config_name="gmlp-tiny")
     with pytest.raises(SystemExit, match="has no token embeddings of a model of Transformers"):
         EmbeddingTeacher(str(tmp_path), arguments).student_arguments(arguments)
-    with pytest.raises(
-        SystemExit, match="is a static model: an embedding for each token, and no layers to train, cut"
-    ):
+    with pytest.raises(SystemExit, match="is a static model: an embedding for each token, and no layers to train,"):
         EmbeddingTeacher(str(tmp_path), arguments, kept_layers=[0]).student_arguments(ModelArguments())
 
 
@@ -226,9 +224,7 @@ def test_little_room_and_damaged_files(teacher, tmp_path, monkeypatch):
     monkeypatch.undo()
     cache.add(iter(TEXTS))
     cache.files[0].write_bytes(b"nothing")
-    with pytest.raises(
-        BadDataError, match=r"cannot be read .* remove that file, and the teacher reads its texts again"
-    ):
+    with pytest.raises(BadDataError, match=r"cannot be read .* remove that file, and the teacher reads its texts"):
         TeacherEmbeddings(tmp_path, teacher, "t").places(TEXTS)
 
 
@@ -299,8 +295,7 @@ def test_student_with_scores_in_place_of_attention(command, data, tmp_path):
         torch.testing.assert_close(inside, scores, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kept", [[0, 1], []])
-@pytest.mark.parametrize("change", ["prompt", "truncate_dim"])
+@pytest.mark.parametrize(("change", "kept"), [("prompt", []), ("truncate_dim", [0, 1])])
 def test_student_is_trained_as_encode_of_its_folder(change, kept, command, data, tmp_path, table_of):
     """Prompt and number of dimensions are settings of the folder, outside of the modules."""
     shutil.copytree(data / "teacher", tmp_path / "changed")
@@ -392,17 +387,6 @@ def test_student_with_other_token_mixing(command, data, tmp_path):
     _, first = mean_attention(teacher, [1], [batch])[1]
     torch.testing.assert_close(student.layers[0].self_attn.logits.first.exp().double(), first)
     assert len(SentenceTransformer(str(folder), device="cpu").encode("the cat")) == 32
-
-
-def test_student_with_narrower_feed_forwards(command, data, tmp_path):
-    overrides = {"intermediate_size": 8, "hidden_dropout_prob": 0.2}
-    run_sentence_embeddings.main(
-        command(config_name=None, config_overrides=overrides, keep_layers=[1], learning_rate=0)
-    )
-    teacher, student = (BertModel.from_pretrained(folder) for folder in (data / "teacher", tmp_path / "run"))
-    assert (student.config.intermediate_size, student.config.hidden_dropout_prob) == (8, 0.2)
-    units = {tuple(row.tolist()) for row in teacher.encoder.layer[1].intermediate.dense.weight}
-    assert len({tuple(row.tolist()) for row in student.encoder.layer[0].intermediate.dense.weight} & units) == 8
 
 
 @pytest.mark.parametrize("kept", [[0, 1], [1]])
@@ -552,28 +536,16 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"teacher": "nowhere/at-all"}, "nowhere/at-all"),
         ({"matryoshka_dims": 8}, "--matryoshka_dims is for pairs without a --teacher"),
         ({"joined_weight": -1}, "--joined_weight must be a finite number of at least 0"),
-        (
-            {"train_file": "dev.tsv"},
-            "of pairs (--anchor_column, --positive_column and --negative_columns) nor one 'text' with texts",
-        ),
+        ({"train_file": "dev.tsv"}, "of pairs (--anchor_column, --positive_column and --negative_columns) nor one"),
         ({"copy_token_embeddings": True, "config_overrides": SIZES.replace("16", "48")}, "hidden_size=32 or less"),
-        (
-            {"copy_token_embeddings": True, "train_tokenizer": 60},
-            "has another vocabulary than the student's tokenizer",
-        ),
+        ({"copy_token_embeddings": True, "train_tokenizer": 60}, "has another vocabulary than the student's"),
         ({"max_seq_length": 25}, "--max_seq_length 25 does not fit the model"),
         ({"keep_layers": [0]}, "--keep_layers makes the student of the teacher's parts: leave --config_name out"),
         ({"keep_layers": [0], "teacher": None}, "--keep_layers is for distillation: name a --teacher"),
         ({"keep_layers": [2], **NO_CONFIG}, "--keep_layers 2: the teacher has the layers 0 to 1"),
         ({"keep_layers": [2], "token_mixers": ["gmlp"], **NO_CONFIG}, "--keep_layers 2: the teacher has the layers 0"),
-        (
-            {"keep_layers": [0, 1], "token_mixers": ["gmlp"], **NO_CONFIG},
-            "--token_mixers names 1 types for the 2 layers",
-        ),
-        (
-            {"keep_layers": [0], "copy_token_embeddings": True, **NO_CONFIG},
-            "--keep_layers keeps the teacher's token embeddings too",
-        ),
+        ({"keep_layers": [0, 1], "token_mixers": ["gmlp"], **NO_CONFIG}, "--token_mixers names 1 types for the 2"),
+        ({"keep_layers": [0], "copy_token_embeddings": True, **NO_CONFIG}, "--keep_layers keeps the teacher's token"),
         (
             {"copy_token_embeddings": True, **NO_CONFIG, "model_name_or_path": "bert"},
             "--copy_token_embeddings is for a student from scratch",
@@ -593,15 +565,9 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
             {"joined_weight": 1, "config_overrides": SIZES.replace("16", "32"), "train_tokenizer": 60},
             "the student's tokenizer gives others than that of the teacher",
         ),
-        (
-            {"joined_weight": 1, **NO_CONFIG, "config_name": "one_type"},
-            "which have 2 token types: the student has type_vocab_size=1",
-        ),
+        ({"joined_weight": 1, **NO_CONFIG, "config_name": "one_type"}, "which have 2 token types: the student has"),
         ({"token_mixers": ["gmlp"]}, "--token_mixers names 1 types for the 0 layers of --keep_layers"),
-        (
-            {"keep_layers": [0], "token_mixers": ["mean"], **NO_CONFIG},
-            "--token_mixers: `token_mixers` must be names among full_attention, aft,",
-        ),
+        ({"keep_layers": [0], "token_mixers": ["mean"], **NO_CONFIG}, "--token_mixers: `token_mixers` must be names"),
         (
             {"keep_layers": [0], "token_mixers": ["aft"], **NO_CONFIG, "config_overrides": "num_mean_queries=0"},
             "--token_mixers: `num_mean_queries` must be at least 1, got 0",

@@ -14,11 +14,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from tokenmixers.run_scripts.training import embedding_distillation
-from tokenmixers.run_scripts.training.embedding_distillation import (
-    LengthBatchSampler,
-    TeacherLoss,
-    find_partners,
-)
+from tokenmixers.run_scripts.training.embedding_distillation import LengthBatchSampler, TeacherLoss, find_partners
 from tokenmixers.run_scripts.training.sentence_embeddings import as_sentence_transformer, read_in_parts
 
 

@@ -82,9 +82,7 @@ def test_dropout_rates_are_those_of_the_encoder():
 def test_layers_of_t5_need_the_first():
     t5 = T5EncoderModel(T5Config(vocab_size=12, d_model=16, d_kv=8, d_ff=16, num_layers=3, num_heads=2))
     assert keep_layers(t5, [0, 2]).config.num_layers == 2
-    with pytest.raises(
-        SystemExit, match=r"--keep_layers 1 2: layer 1 of the teacher \(t5\) has other .*relative_attention_bias"
-    ):
+    with pytest.raises(SystemExit, match=r"--keep_layers 1 2: layer 1 of the teacher \(t5\) has other"):
         keep_layers(t5, [1, 2])
 
 

@@ -33,14 +33,8 @@ from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32"
-TINY_SYNTHESIZER = {
-    "vocab_size": 20,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "head_dim": 8,
-}
+TINY_SYNTHESIZER = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+TINY_SYNTHESIZER |= {"num_attention_heads": 2, "head_dim": 8}
 SYNTHESIZER = {"config_name": "synthesizer-random", "config_overrides": SIZES + ",num_attention_heads=2,head_dim=8"}
 
 
@@ -90,15 +84,8 @@ def test_a_run_leaves_a_true_card(script, task, changes, command, tmp_path, run_
 
 
 def test_the_card_of_another_family_asks_for_no_code(command, tmp_path, run_snippet):
-    config = BertConfig(
-        vocab_size=60,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-    )
-    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertForMaskedLM(BertConfig(vocab_size=60, max_position_embeddings=32, **sizes)).save_pretrained(tmp_path / "bert")
     run_mlm.main(command(config_name=tmp_path / "bert", config_overrides=None))
     text = (tmp_path / "run" / "README.md").read_text()
     assert "trust_remote_code" not in text
@@ -167,6 +154,7 @@ HEADS = {
 }
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize(
     "model_type, task",
     [(name, task) for name in FAMILIES for task in SNIPPETS if HEADS[task] in FAMILIES[name].models],

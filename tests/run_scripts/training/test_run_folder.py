@@ -136,24 +136,18 @@ def test_the_removal_of_a_checkpoint_is_completed(whole, run):
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-5"]
 
 
-@pytest.mark.parametrize(
-    "owner, name",
-    [
-        (Trainer, "save_metrics"),
-        (Trainer, "save_state"),
-        (training_run, "plot_history"),
-        (ScriptTrainer, "create_model_card"),
-        (training_run, "write_results"),
-        (training_run, "mark_finished"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_run_that_is_killed_at_its_end_is_ended_by_the_same_command(owner, name, whole, run, monkeypatch):
+#: What ends a run, in this order.
+ENDS = [(Trainer, "save_metrics"), (Trainer, "save_state"), (training_run, "plot_history")]
+ENDS += [(ScriptTrainer, "create_model_card"), (training_run, "write_results"), (training_run, "mark_finished")]
+
+
+def test_a_run_that_is_killed_at_its_end_is_ended_by_the_same_command(whole, run, monkeypatch):
     folder, command = run
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(owner, name, kill)
-        run_mlm.main(command)
-    assert (folder / UNFINISHED).is_dir()
+    for owner, name in ENDS:
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(owner, name, kill)
+            run_mlm.main(command)
+        assert (folder / UNFINISHED).is_dir()
     run_mlm.main(command)
     with pytest.raises(UserError, match="holds a finished run"):
         run_mlm.main(command)

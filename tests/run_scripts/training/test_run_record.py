@@ -182,9 +182,7 @@ def test_a_finished_run_is_extended(schedule, arguments, tokenizer_of, same_weig
     options = {**SAVING, "lr_scheduler_type": schedule, "save_strategy": "steps", "save_total_limit": 1}
     run_mlm.main(arguments(options, max_steps=3, output_dir=tmp_path / "run"))
     options |= tokenizer_of(tmp_path / "run")
-    with pytest.raises(
-        SystemExit, match=r"holds a finished run\. Choose .* larger --max_steps or --num_train_epochs ext"
-    ):
+    with pytest.raises(SystemExit, match=r"holds a finished run\. Choose .* larger --max_steps or"):
         run_mlm.main(arguments(options, max_steps=3, output_dir=tmp_path / "run"))
     with pytest.raises(SystemExit, match=r"-3' was written with --learning_rate 0\.01, now 0\.1: a run goes on"):
         run_mlm.main(arguments(options, learning_rate=0.1, output_dir=tmp_path / "run"))
@@ -231,9 +229,7 @@ def test_extensions_are_remembered():
 def test_weights_of_other_classes_are_refused(tmp_path):
     BertConfig(id2label={0: "no", 1: "yes"}).save_pretrained(tmp_path)
     check_model_of(str(tmp_path), BertConfig(id2label={0: "no", 1: "yes"}))
-    with pytest.raises(
-        UserError, match="has the classes 'no', 'yes', the data 'yes', 'no': a run goes on with the data"
-    ):
+    with pytest.raises(UserError, match="has the classes 'no', 'yes', the data 'yes', 'no': a run goes on with the"):
         check_model_of(str(tmp_path), BertConfig(id2label={0: "yes", 1: "no"}))
 
 
@@ -329,17 +325,3 @@ def test_one_process_goes_on_with_two_and_two_with_one(interrupted, whole, in_tw
     run_mlm.main(command(output_dir=again, max_steps=8))
     state = json.loads((again / "trainer_state.json").read_text())
     assert state["global_step"] == 8
-
-
-@pytest.mark.slow
-def test_streams_go_on_with_as_many_processes_alone(arguments, torchrun, tmp_path):
-    options = {**SAVING, "streaming": True, "max_eval_samples": 5, "do_eval": None, "output_dir": tmp_path / "run"}
-    run_mlm.main(arguments(**options))
-    for name in ("checkpoint-6", "model.safetensors", "all_results.json"):
-        path = tmp_path / "run" / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (tmp_path / "run" / UNFINISHED).mkdir()
-    before = contents(tmp_path / "run" / "checkpoint-4")
-    process = torchrun("-m", "tokenmixers.run_scripts.run_mlm", *arguments(**options, resume_from_checkpoint=True))
-    assert process.returncode != 0 and "streamed data are read on only by as many" in process.stderr
-    assert contents(tmp_path / "run" / "checkpoint-4") == before

@@ -56,7 +56,7 @@ def test_the_schedule_of_t5(trainer):
 
 
 @pytest.mark.parametrize("kind", OF_THE_STEP)
-@pytest.mark.parametrize(("constant", "decay"), [(True, None), (False, 4), (True, 0.2)])
+@pytest.mark.parametrize(("constant", "decay"), [(False, None), (True, None), (False, 4), (True, 0.2)])
 def test_they_apply_to_every_schedule_of_transformers(kind, constant, decay, trainer):
     steps, warmup = 20, 5
     settings = {"lr_scheduler_type": kind.value, "warmup_steps": warmup, "learning_rate": 2.0}
@@ -68,13 +68,6 @@ def test_they_apply_to_every_schedule_of_transformers(kind, constant, decay, tra
     if decay:
         expected = expected[:16] + [rate * left / 4 for rate, left in zip(expected[16:], (4, 3, 2, 1), strict=True)]
     assert learning_rates(changed, steps) == pytest.approx(expected, rel=1e-12)
-
-
-def test_without_them_it_is_the_schedule_of_transformers(trainer):
-    built = trainer(lr_scheduler_type="cosine", warmup_steps=2)
-    assert learning_rates(built.create_scheduler(9), 9) == learning_rates(
-        get_scheduler("cosine", torch.optim.SGD([torch.zeros(1)], lr=5e-5), 2, 9), 9
-    )
 
 
 @pytest.mark.parametrize("name", ["constant_warmup", "final_decay_steps"])
@@ -142,18 +135,6 @@ def test_arguments_of_adafactor(options, expected, trainer):
     defaults |= {"relative_step": False, "warmup_init": False} | expected
     assert isinstance(built.optimizer, Adafactor)
     assert {key: built.optimizer.defaults[key] for key in defaults} == defaults
-
-
-def test_adafactor_scales_the_learning_rate_by_the_size_of_a_parameter(trainer):
-    """A first step of Adafactor has as many signs as the gradient: the rate, here times the parameter's size."""
-    for options, expected in ((None, 0.1), ("scale_parameter=true", 0.1 * 3.0)):
-        built = trainer(optim="adafactor", optim_args=options, learning_rate=0.1)
-        weight = built.model.weight
-        with torch.no_grad():
-            weight.fill_(3.0)
-        weight.grad = torch.ones_like(weight)
-        built.optimizer.step()
-        assert weight.item() == pytest.approx(3.0 - expected)
 
 
 @pytest.mark.parametrize(

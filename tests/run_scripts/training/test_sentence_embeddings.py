@@ -1,7 +1,6 @@
 """Our checkpoints in Sentence Transformers and MTEB themselves, without the command."""
 
 import copy
-import json
 
 import datasets
 import numpy as np
@@ -16,7 +15,7 @@ from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding, Transformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tokenmixers.run_scripts.base.errors import UserError
@@ -52,17 +51,6 @@ def checkpoint(tokenizer, randomise, tmp_path):
 
 
 @pytest.mark.parametrize("prefix", [family.config.removesuffix("Config") for family in FAMILIES.values()])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_does_not_change_embeddings(prefix, side, checkpoint):
-    encoder = Transformer(checkpoint("Model", prefix))
-    encoder.processor.padding_side = side
-    for mode in ("mean", "cls", "max"):
-        model = SentenceTransformer(modules=[encoder, Pooling(24, mode)], device="cpu")
-        alone = np.stack([model.encode(text) for text in TEXTS])
-        np.testing.assert_allclose(model.encode(TEXTS, batch_size=4), alone, atol=1e-5)
-
-
-@pytest.mark.parametrize("prefix", [family.config.removesuffix("Config") for family in FAMILIES.values()])
 def test_saved_and_loaded_embeddings_are_equal(prefix, checkpoint, tmp_path):
     model = SentenceTransformer(checkpoint("ForMaskedLM", prefix), device="cpu")  # mean pooling, of AutoModel
     model.save_pretrained(str(tmp_path / "saved"))
@@ -75,29 +63,6 @@ def test_saved_and_loaded_embeddings_are_equal(prefix, checkpoint, tmp_path):
     ]
     expected = torch.cat([state.last_hidden_state.mean(1) for state in states]).detach()
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
-
-
-ALONE = """
-import json, sys
-from sentence_transformers import CrossEncoder, SentenceTransformer
-embedding, scoring, texts = json.loads(sys.argv[1])
-model = SentenceTransformer(embedding, trust_remote_code=True, device="cpu")
-assert type(model[0].model).__module__.startswith("transformers_modules")
-scores = CrossEncoder(scoring, trust_remote_code=True, device="cpu").predict([texts[:2], texts[2:]])
-print(json.dumps([model.encode(texts).tolist(), scores.tolist()]))
-"""
-
-
-@pytest.mark.slow
-def test_both_kinds_of_models_without_the_package(checkpoint, alone, tmp_path):
-    model = SentenceTransformer(checkpoint("ForMaskedLM", "AMLP"), device="cpu")
-    model.save_pretrained(str(tmp_path / "saved"))
-    pairs = [TEXTS[:2], TEXTS[2:]]
-    scoring = checkpoint("ForSequenceClassification", num_labels=1)
-    arguments = json.dumps([str(tmp_path / "saved"), scoring, TEXTS])
-    embeddings, scores = json.loads(alone(ALONE, [arguments]).splitlines()[-1])
-    np.testing.assert_allclose(embeddings, model.encode(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(scores, CrossEncoder(scoring, device="cpu").predict(pairs), atol=1e-6)
 
 
 @pytest.mark.parametrize("labels", [1, 3])
