@@ -244,7 +244,7 @@ def randomise():
     return fill
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_model(tiny_config, randomise):
     """`tiny_model(class_name, **changes)`: a model of any class with random weights, and what its class needs set."""
 
@@ -266,7 +266,18 @@ def tiny_model(tiny_config, randomise):
     return build
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def undropped_model(tiny_model):
+    """`undropped_model(class_name, **changes)`: as `tiny_model`, without dropout and in training."""
+
+    def build(name: str, **changes):
+        rates = {"hidden_dropout_prob": 0.0} | ({"attention_dropout": 0.0} if "Synthesizer" in name else {})
+        return tiny_model(name, **rates, **changes).train()
+
+    return build
+
+
+@pytest.fixture(scope="session")
 def tiny_inputs():
     """`tiny_inputs(model, batch, length, masked=True)`: what any model of `tiny_model` reads, padded on a side."""
 

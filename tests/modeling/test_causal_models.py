@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, pipeline
+from transformers import AutoModelForCausalLM, StaticCache, pipeline
 
 import tokenmixers
 from tokenmixers import AMLPForCausalLM, GMLPForCausalLM, GMLPForMaskedLM
@@ -155,15 +155,6 @@ def test_beams_are_those_found_without_a_cache(model):
     assert not torch.equal(with_cache[::3], best)  # else no beam was ever exchanged
 
 
-def test_samples_are_those_drawn_without_a_cache(model):
-    _, ids, mask = left_padded([4, 2, 3])
-    samples = []
-    for options in ({"use_cache": False}, {}, {"cache_implementation": "static"}):
-        torch.manual_seed(5)
-        samples.append(model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=True, **options))
-    assert torch.equal(samples[0], samples[1]) and torch.equal(samples[0], samples[2])
-
-
 def test_assisted_decoding_takes_tokens_back_out_of_the_cache(model, randomise):
     assistant = randomise(GMLPForCausalLM(tokenmixers.GMLPConfig(**SIZES)), seed=1).double().eval()
     prompt = torch.randint(1, 23, (4,))
@@ -171,14 +162,6 @@ def test_assisted_decoding_takes_tokens_back_out_of_the_cache(model, randomise):
     options = {"max_new_tokens": 9, "do_sample": False}
     assert model.generate(prompt[None], assistant_model=assistant, **options)[0].tolist() == expected
     assert model.generate(prompt[None], prompt_lookup_num_tokens=2, **options)[0].tolist() == expected
-
-
-def test_prompts_can_be_read_in_chunks(model):
-    _, ids, mask = left_padded([7, 3])
-    options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False}
-    whole = model.generate(ids, **options)
-    for cache in ({}, {"cache_implementation": "static"}):
-        assert torch.equal(model.generate(ids, prefill_chunk_size=3, **cache, **options), whole)
 
 
 def test_models_for_long_sequences_generate_the_same(model, monkeypatch):
@@ -223,21 +206,6 @@ def test_a_static_cache_under_autocast(model_class, randomise):
         found = [model(part, past_key_values=cache).logits for part in ids.split((4, 2, 1), dim=1)]
         expected = model(ids, use_cache=False).logits
     torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0.05, atol=0.05)
-
-
-@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
-def test_what_the_cache_holds(cache_class, model):
-    room = {"max_cache_len": 9} if cache_class is StaticCache else {}
-    cache = cache_class(config=model.config, **room)
-    for ids in torch.randint(1, 23, (5, 2, 1)):
-        assert model(ids, past_key_values=cache).past_key_values is cache
-    attention = getattr(model.config, "attention_size", 0)
-    assert len(cache.layers) == 3 and cache.get_seq_length() == 5
-    for layer in cache.layers:
-        assert layer.keys.shape == (2, 1, 9 if room else 5, model.config.gate_size)
-        assert layer.values.shape == (2, 1, 9 if room else 5, 2 * attention or model.config.gate_size)
-    assert isinstance(model(ids).past_key_values, DynamicCache)
-    assert model(ids, use_cache=False).past_key_values is None
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

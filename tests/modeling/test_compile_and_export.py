@@ -3,14 +3,12 @@
 To compile or export the smallest model takes seconds: of each such test one or two cases are fast.
 """
 
-import copy
 import re
 from typing import get_args
 
 import pytest
 import torch
 
-import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 
@@ -255,41 +253,3 @@ def test_a_longer_sequence_than_the_model_has_is_refused_by_the_exported_program
     program = _export(model, example)
     with pytest.raises((RuntimeError, AssertionError), match="11"):
         program.module()(**tiny_inputs(model, 3, 12))
-
-
-@pytest.mark.parametrize(("class_name", "weight_type"), OF_GMLP)
-def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_path, tiny_inputs):
-    model_class = getattr(tokenmixers, class_name)
-    changes = {"type_vocab_size": 2, "tie_word_embeddings": False, "num_hidden_layers": 2}
-    model = build(class_name, spatial_weight_type=weight_type, **changes)
-    model.save_pretrained(tmp_path / "model")
-    prefix = "" if model.base_model is model else "model."
-    device_map = dict.fromkeys((name for name, _ in model.named_children()), "cpu")
-    device_map.pop("model", None)
-    device_map |= {prefix + name: "cpu" for name, _ in model.base_model.named_children()}
-    device_map.pop(prefix + "layers")
-    device_map |= {f"{prefix}layers.0": "disk", f"{prefix}layers.1": "cpu", f"{prefix}norm": "disk"}
-    loaded = model_class.from_pretrained(
-        tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offloaded"
-    )
-    assert all(parameter.is_meta for parameter in loaded.base_model.layers[0].parameters())
-    inputs = tiny_inputs(model, 2, 6)
-    for one, other in zip(loaded(**inputs).to_tuple(), model(**inputs).to_tuple(), strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_a_layer_is_never_split_over_devices(build):
-    model = build()
-    assert set(model._no_split_modules) == {"GMLPLayer"}
-    assert {type(layer).__name__ for layer in model.layers} == {"GMLPLayer"}
-
-
-@LANGUAGE_MODELS
-def test_can_be_copied_and_pickled(class_name, weight_type, build, tmp_path, tiny_inputs):
-    model = build(class_name, spatial_weight_type=weight_type)
-    inputs = tiny_inputs(model, 2, 6)
-    expected = model(**inputs).logits
-    torch.save(model, tmp_path / "model.pt")
-    for other in (copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)):
-        torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
-        torch.testing.assert_close(other(**inputs).logits, expected)

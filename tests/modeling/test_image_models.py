@@ -119,14 +119,6 @@ def test_auto_classes_and_pipelines(image_config, randomise, tmp_path, config_cl
     torch.testing.assert_close(torch.tensor(features), states, rtol=1e-4, atol=1e-4)
 
 
-def test_wrong_inputs_are_explained(image_config):
-    model = GMLPForImageClassification(image_config())
-    with pytest.raises(ValueError, match=r"shape \(1, 3, 8, 8\), expected .*height 12, width 8"):
-        model(torch.zeros(1, 3, 8, 8))
-    with pytest.raises(ValueError, match="takes `pixel_values`, and no text inputs"):
-        GMLPModel(image_config())(input_ids=torch.ones(1, 3, dtype=torch.long))
-
-
 def test_stochastic_depth(image_config, randomise):
     config = image_config(drop_path_rate=0.5, num_hidden_layers=1)
     model = randomise(GMLPModel(config))

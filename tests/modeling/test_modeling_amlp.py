@@ -2,11 +2,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn import functional as F
 
-import tokenmixers
 from tokenmixers import AMLPConfig, AMLPForMaskedLM, AMLPModel
 
 
@@ -56,38 +53,6 @@ def test_parameter_counts_are_the_papers():
         assert model.num_parameters() - model.lm_head.bias.numel() == count
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
-@settings(max_examples=8, deadline=None)
-@given(data=st.data(), left=st.booleans(), seed=st.integers(0, 50))
-def test_a_row_is_the_same_alone_and_in_a_padded_batch(weight_type, implementation, data, left, seed):
-    torch.manual_seed(seed)
-    config = small_config(spatial_weight_type=weight_type)
-    config._attn_implementation = implementation
-    model = AMLPModel(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.4)
-    lengths = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=4))
-    rows = [torch.randint(0, 13, (length,)) for length in lengths]
-    width = max(lengths)
-    ids, mask = torch.full((len(rows), width), 6), torch.zeros(len(rows), width, dtype=torch.long)
-    for i, row in enumerate(rows):
-        where = slice(width - len(row), None) if left else slice(0, len(row))
-        ids[i, where], mask[i, where] = row, 1
-    padded = model(ids, attention_mask=mask).last_hidden_state
-    for i, row in enumerate(rows):
-        alone = model(row[None]).last_hidden_state[0]
-        torch.testing.assert_close(padded[i][mask[i] == 1], alone, atol=1e-4, rtol=1e-4)
-
-
-def test_without_mask_padding_the_mask_changes_nothing(randomise):
-    model = randomise(AMLPModel(small_config(mask_padding=False))).eval()
-    ids, mask = torch.randint(0, 13, (2, 6)), torch.tensor([[1] * 6, [1, 1, 1, 0, 0, 0]])
-    torch.testing.assert_close(model(ids, mask).last_hidden_state, model(ids).last_hidden_state, rtol=0, atol=0)
-    model.config.mask_padding = True
-    assert not torch.allclose(model(ids, mask).last_hidden_state, model(ids).last_hidden_state)
-
-
 def test_attentions_are_returned_and_ignore_padding(randomise):
     model = randomise(AMLPModel(small_config())).eval()
     model.set_attn_implementation("eager")
@@ -112,26 +77,3 @@ def test_tiny_attention_joins_every_gate(gate_type, randomise):
     gate = layer.sgu.spatial_proj(layer.sgu.norm(mixed)) + attention
     gated = {"linear": gate, "additive": passed + gate}.get(gate_type, passed * gate)
     torch.testing.assert_close(layer(hidden_states), hidden_states + layer.proj_out(gated))
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        "ForMaskedLM",
-        "ForSequenceClassification",
-        "ForTokenClassification",
-        "ForMultipleChoice",
-        "ForQuestionAnswering",
-    ],
-)
-def test_every_head_trains_every_parameter(head):
-    model = getattr(tokenmixers, f"AMLP{head}")(small_config(num_labels=3))
-    ids, labels = torch.randint(0, 13, (2, 6)), {"labels": torch.randint(0, 3, (2, 6))}
-    if head == "ForSequenceClassification":
-        labels = {"labels": torch.tensor([0, 2])}
-    elif head == "ForMultipleChoice":
-        ids, labels = torch.randint(0, 13, (2, 4, 6)), {"labels": torch.tensor([0, 3])}
-    elif head == "ForQuestionAnswering":
-        labels = {"start_positions": torch.tensor([0, 1]), "end_positions": torch.tensor([2, 5])}
-    model(ids, **labels).loss.backward()
-    assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]

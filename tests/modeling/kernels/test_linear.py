@@ -187,15 +187,6 @@ def test_copies_and_pickles(calls):
     assert repr(bound) == repr(reference)
 
 
-def test_quantised_layers(calls):
-    bound, reference = (nn.Sequential(layer) for layer in layers())
-    quantised = [torch.ao.quantization.quantize_dynamic(model, {nn.Linear}) for model in (bound, reference)]
-    assert [type(model[0]) for model in quantised] == [torch.ao.nn.quantized.dynamic.Linear] * 2
-    inputs = torch.randn(*MANY, 8)
-    assert_close(quantised[0](inputs), quantised[1](inputs))
-    assert not calls
-
-
 @pytest.mark.parametrize("rows", [FEW, MANY])
 def test_peft_wraps_a_layer(calls, rows):
     peft = pytest.importorskip("peft")

@@ -83,7 +83,7 @@ def test_every_checkpoint_loads_without_the_package_through_every_class(names, t
     outputs_of = runpy.run_path(str(SCRIPT))["outputs_of"]
     ours = {}
     for name in names:
-        ours |= outputs_of(tmp_path / name) | outputs_of(tmp_path / f"{name}-again")
+        ours |= outputs_of(tmp_path / name)
     assert set(theirs) == set(ours)
     heads = {name: {key.split("/")[1] for key in ours if key.startswith(f"{name}/")} for name in names}
     for name in names:
@@ -127,20 +127,6 @@ def test_a_package_that_is_installed_but_not_imported_is_not_used(gmlp, tmp_path
     assert process.returncode == 0, process.stderr[-3000:]
     before, after = process.stdout.split()
     assert before.startswith("transformers_modules.") and after == "tokenmixers.modeling.modeling_gmlp"
-
-
-def test_the_pipeline_with_the_old_name_is_the_checkpoints_own(tiny_config, tmp_path):
-    tokenizer = tokenmixers.train_unigram_tokenizer(["the gate mixes tokens"] * 9, 29, 16, show_progress=False)
-    model = tokenmixers.GMLPForQuestionAnswering(tiny_config())
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    for path in tmp_path.glob("*.py"):
-        path.write_text(f"raise AssertionError({path.name!r})")
-    with pytest.raises(AssertionError, match=r"question_answering\.py"):
-        transformers.pipeline("question-answering", model=str(tmp_path), trust_remote_code=True)
-    ours = transformers.pipeline("extractive-question-answering", model=str(tmp_path))
-    assert type(ours) is tokenmixers.QuestionAnsweringPipeline
-    assert type(ours.model) is tokenmixers.GMLPForQuestionAnswering
 
 
 def saved_code(folder: Path) -> dict[str, str]:
@@ -191,37 +177,10 @@ def test_a_failed_save_leaves_the_older_checkpoint_alone(gmlp, tmp_path, monkeyp
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("done", range(6))
-def test_a_save_interrupted_while_moving_never_mixes_two_checkpoints(gmlp, randomise, tmp_path, monkeypatch, done):
-    # The worst case: one file follows the other, and the names of the old weights would win over the new ones'.
-    gmlp.save_pretrained(tmp_path)
-    other = build("gmlp", lambda model: randomise(model, seed=1))
-    calls = []
-    replace = os.replace
-
-    def die(source, target):
-        if Path(target).parent == tmp_path:
-            calls.append(target)
-            if len(calls) > done:
-                raise KeyboardInterrupt
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", die)
-    with pytest.raises(KeyboardInterrupt):
-        other.save_pretrained(tmp_path, max_shard_size="3KB")
-    with pytest.raises((OSError, ValueError)):
-        AutoModelForMaskedLM.from_pretrained(tmp_path)
-    monkeypatch.undo()
-    other.save_pretrained(tmp_path, max_shard_size="3KB")
-    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    for name, tensor in other.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], tensor)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
-@pytest.mark.parametrize("moment", ["weights", 0, 1, 3, "configuration", "end"])
+@pytest.mark.parametrize("moment", ["weights", *range(5), "configuration", "end"])
 def test_a_process_killed_while_saving_leaves_the_old_checkpoint_or_none(gmlp, randomise, tmp_path, moment):
+    """The worst case: one file follows the other, and the names of the old weights would win over the new ones'."""
     gmlp.save_pretrained(tmp_path)
     other = build("gmlp", lambda model: randomise(model, seed=1))
     if (child := os.fork()) == 0:  # nothing can be tidied up after SIGKILL
@@ -240,7 +199,7 @@ def test_a_process_killed_while_saving_leaves_the_old_checkpoint_or_none(gmlp, r
         os.replace = replace_or_die
         if moment == "weights":
             transformers.modeling_utils.safe_save_file = die
-        other.save_pretrained(tmp_path)
+        other.save_pretrained(tmp_path, max_shard_size="3KB")
         die()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     if moment in ("weights", "end"):
@@ -250,8 +209,8 @@ def test_a_process_killed_while_saving_leaves_the_old_checkpoint_or_none(gmlp, r
     else:
         with pytest.raises((OSError, ValueError)):
             AutoModelForMaskedLM.from_pretrained(tmp_path)
-    other.save_pretrained(tmp_path)
-    assert not list(tmp_path.glob(".*"))
+    other.save_pretrained(tmp_path, max_shard_size="3KB")
+    assert not list(tmp_path.glob(".*")) and len(list(tmp_path.glob("model-*.safetensors"))) > 1
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert all(torch.equal(one, two) for one, two in zip(loaded.parameters(), other.parameters(), strict=True))
 

@@ -16,19 +16,6 @@ def greedy(model, ids, steps, mask=None, **kwargs):
     return ids
 
 
-def test_cached_steps_equal_one_pass(causal_lm, tokens, pad, components):
-    model = causal_lm(components)
-    ids, mask = pad([tokens(9), tokens(12, seed=1)], left=True)
-    with torch.no_grad():
-        whole = model(ids, mask).logits
-        cache, parts = None, []
-        for start, end in ((0, 5), (5, 6), (6, 9), (9, 12)):
-            output = model(ids[:, start:end], mask[:, :end], past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
-            parts.append(output.logits)
-    torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], rtol=1e-4, atol=1e-4)
-
-
 @torch.no_grad()
 def test_positions_of_new_tokens_after_a_cache(causal_lm, seq2seq, tokens, components):
     ids, positions = tokens(2, 6), torch.tensor([[0, 1, 2, 3, 7, 8]])
@@ -85,16 +72,6 @@ def test_seq2seq_generate_is_greedy_search(seq2seq, tokens, pad, components, cac
     assert torch.equal(model.generate(ids, attention_mask=mask, **options), decoded)
     if compiled:  # the first step, which encodes what cross-attention reads, and all others
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
-
-
-@pytest.mark.parametrize("components", [["random"], ["dense"], ["random", "vanilla"]])
-def test_beam_search_reorders_the_cache(causal_lm, tokens, pad, components):
-    model = causal_lm(components)
-    ids, mask = pad([tokens(4), tokens(7, seed=1)], left=True)
-    options = {"max_new_tokens": 8, "num_beams": 3, "do_sample": False, "attention_mask": mask}
-    cached = model.generate(ids, **options)
-    assert torch.equal(cached, model.generate(ids, use_cache=False, **options))
-    assert not torch.equal(cached, greedy(model, ids, 8, mask))
 
 
 @pytest.mark.parametrize("components", [["random"], ["dense"], ["random", "vanilla"]])
