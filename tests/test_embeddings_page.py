@@ -1,10 +1,13 @@
-"""The figures on the embeddings' page and the cards are those that were measured."""
+"""The figures on the first page, the embeddings' pages and the cards are those that were measured."""
 
+import contextlib
 import csv
+import io
 import json
 import re
 import shutil
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -73,6 +76,18 @@ def scores() -> dict[tuple[str, str], float]:
     return {(row["model"], row["set"]): 100 * row["score"] for row in rows}
 
 
+@pytest.fixture(scope="module")
+def intervals(tmp_path_factory) -> tuple[dict, str]:
+    """The names of the pages' code for intervals, and what it prints."""
+    folder = tmp_path_factory.mktemp("intervals")
+    (folder / "outputs" / "evaluation").mkdir(parents=True)
+    shutil.copy(EMBEDDINGS / "quality.json", folder / "outputs" / "evaluation" / "results.json")
+    code = compile((EMBEDDINGS / "retrieval_intervals.py").read_text(), "page", "exec")
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, names := {})
+    return names, printed.getvalue()
+
+
 def check_scores(head: list[str], cells: list[str], found: dict[str, float], shares: dict[str, float]) -> None:
     """Check a row: scores by model, and each share next to the column of its model."""
     models = [NAMES.get(model, model) for model in head]
@@ -137,13 +152,9 @@ def test_states_of_tokens_are_what_was_measured():
         ]
 
 
-def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, capsys, scores):
-    (tmp_path / "outputs" / "evaluation").mkdir(parents=True)
-    shutil.copy(EMBEDDINGS / "quality.json", tmp_path / "outputs" / "evaluation" / "results.json")
-    monkeypatch.chdir(tmp_path)
-    exec(compile((EMBEDDINGS / "retrieval_intervals.py").read_text(), "page", "exec"), names := {})
-    printed = capsys.readouterr().out
-    head, (_, *queries), *rows = [table_with("retrieval set")[0], *table_with("retrieval set")[1]]
+def test_intervals_of_the_page_are_those_of_its_code(intervals, scores):
+    names, printed = intervals
+    head, ((_, *queries), *rows) = table_with("retrieval set")
     found = [SETS[title] for title in head[1:-1]]
     assert found == [name for name in SETS.values() if name in names["scores"]]
     cells = {NAMES.get(title, title): shares for title, *shares in rows}
@@ -157,23 +168,29 @@ def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, caps
     assert {*MODELS} <= {*cells}
 
 
+def test_differences_between_students_are_those_of_the_code(intervals):
+    shares = intervals[0]["shares"]
+    mean = {model.removeprefix("MiniLM, "): np.mean([*sets.values()], axis=0) for model, sets in shares.items()}
+    for pair, points, interval in table_with("first, second")[1]:
+        more, less = pair.split(", ")
+        gap = mean[more] - mean[less]
+        assert points == f"{gap[-1]:.1f}"
+        assert interval == "{:.1f} to {:.1f}".format(*np.percentile(gap[:-1], [2.5, 97.5])), pair
+
+
 @pytest.mark.parametrize("page", MODELS)
 def test_means_by_kind_are_those_of_the_sets(page, scores):
     head, rows = table_with("kind", FOLDER / page / "README.md")
-    kinds: dict[str, list[str]] = {}
-    for row in json.loads((EMBEDDINGS / "quality.json").read_text())["results"]:
-        if row["model"] == TEACHER:
-            kinds.setdefault(row["kind"], []).append(row["set"])
+    _, kind_of = with_more_rows(scores)
+    kinds, models = [*dict.fromkeys(kind_of.values())], {model for model, _ in scores}
+    shares = {model: shares_by_kind(model, scores, kind_of) for model in models}
     assert len(rows) == len(kinds) + 2  # and two speeds
-    for row, (kind, sets) in zip(rows, kinds.items(), strict=False):
-        assert row[0].startswith("paraphrases" if kind[0] == "p" else kind.replace("_", " "))
+    for row, kind in zip(rows, kinds, strict=False):
+        sets = [name for name, its_kind in kind_of.items() if its_kind == kind]
+        assert row[0].startswith("paraphrases" if kind[0] == "p" else kind)
         assert int(row[1]) == len(sets)
-        models = {model for model, _ in scores}
         found = {model: np.mean([scores[model, name] for name in sets]) for model in models}
-        shares = {
-            model: np.mean([100 * scores[model, name] / scores[TEACHER, name] for name in sets]) for model in models
-        }
-        check_scores(head, row, found, shares)
+        check_scores(head, row, found, {model: shares[model][kind] for model in models})
 
 
 def shares_by_kind(model: str, scores: dict[tuple[str, str], float], kinds: dict[str, str]) -> dict[str, float]:
@@ -444,3 +461,46 @@ def test_finetuning_with_few_rows_is_what_was_measured():
     assert [name for name, *_ in rows] == [*measured["majority"]]
     reviews = 100 * np.mean(measured["first_page"]["draws"])
     assert f"has {reviews:.1f} % on CR" in text
+
+
+def test_the_models_of_the_first_page_are_as_good_and_fast_as_measured(scores):
+    page = FOLDER.parent / "README.md"
+    _, kinds = with_more_rows(scores)
+    speeds = {
+        (row["model"], row["format"]): row["speed"] for row in published_speeds(EMBEDDINGS) if row["threads"] == 1
+    }
+    head, rows = table_with("take", page)
+    assert head == ["take", "if you", "quality", "speed", "in int8"] and len(rows) == 5
+    models = [re.match(r"\[`?([^`\]]+)", title)[1] for title, *_ in rows]
+    for model, (_, _, *cells) in zip(models, rows, strict=True):
+        share = np.mean([*shares_by_kind(model, scores, kinds).values()])
+        speed = [f"{speeds[model, kind]:.1f}" for kind in ("float32", "onnx-int8")]
+        assert cells == [f"{share:.{0 if model == models[0] else 1}f} %", *speed], model
+    text, measured = " ".join(page.read_text().split()), json.loads((EMBEDDINGS / "speed.json").read_text())["results"]
+    found = {(row["model"], row["format"]): 100 * row["score"] for row in measured if row["set"] == "STS-B"}
+    changes = [abs(found[model, "onnx-int8"] - found[model, "float32"]) for model in models]
+    assert f"In int8 the scores of the models above on STS-B change by {max(changes):.1f} points or less." in text
+    few = json.loads((EMBEDDINGS / "few_rows.json").read_text())["runs"]
+    draws = [run for run in few if (run["set"], run["rows"]) == ("CR", 600)]
+    means = (100 * fmean(run[kind] for run in draws) for kind in ("finetuned", "logistic"))
+    claim = "With 600 product reviews, a finetuned `gmlp-minilm` classifies {:.1f} % of others correctly, "
+    assert (claim + "a logistic regression on its embeddings {:.1f} %").format(*means) in text
+    runs = json.loads((EMBEDDINGS / "finetuning.json").read_text())["layers"]["runs"]
+    tuned = [run["spearman"] for run in runs if (run["model"], run["task"]) == ("hybrid-minilm", "stsb")]
+    pairs = found["hybrid-minilm", "float32"], 100 * np.mean(tuned)
+    assert "On STS-B `hybrid-minilm` scores {:.1f} in this way, and {:.1f} finetuned".format(*pairs) in text
+
+
+def test_the_rows_of_a_student_are_those_of_its_command():
+    seen = {row[0]: f"{row[1]},000" for row in table_with("share of the teacher")[1]}
+    titles = {
+        "three-layers": "3 layers",
+        "two-narrow-layers": "2 narrow layers",
+        "two-hybrid-layers": "2 hybrid layers",
+    }
+    commands = re.search(r"```bash\n(LEARN=.+?)```", (EMBEDDINGS / "training.md").read_text(), re.DOTALL)[1]
+    for options, name in re.findall(r"\$LEARN (.+?)--output_dir outputs/(\S+)", commands, re.DOTALL):
+        given = {"max_train_samples": 120_000, "num_train_epochs": 1}  # of `$LEARN`
+        given |= {key: int(value) for key, value in re.findall(r"--(\w+) (\d+)\b", options)}
+        count = given["max_train_samples"] * given["num_train_epochs"]
+        assert seen[titles.get(name, name)] == f"{given['max_steps'] * 64 if 'max_steps' in given else count:,}", name
