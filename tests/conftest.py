@@ -272,7 +272,7 @@ def undropped_model(tiny_model):
 
     def build(name: str, **changes):
         rates = {"hidden_dropout_prob": 0.0} | ({"attention_dropout": 0.0} if "Synthesizer" in name else {})
-        return tiny_model(name, **rates, **changes).train()
+        return tiny_model(name, **{**rates, **changes}).train()
 
     return build
 

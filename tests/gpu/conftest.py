@@ -52,16 +52,13 @@ def exact():
 
 
 @pytest.fixture
-def build(tiny_model):
+def build(undropped_model):
     """`build(class_name, **changes)`: as `tiny_model`, with sizes that GPUs' matrix units take, and no dropout."""
 
     def model(name, **changes):
-        sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64, "hidden_dropout_prob": 0.0}
-        if "Synthesizer" in name:
-            sizes |= {"head_dim": 16, "attention_dropout": 0.0}
-        if "AMLP" in name:
-            sizes |= {"attention_size": 16, "attention_probs_dropout_prob": 0.0}
-        return tiny_model(name, **{**sizes, **changes})
+        sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64}
+        sizes |= {"head_dim": 16} if "Synthesizer" in name else {"attention_size": 16} if "AMLP" in name else {}
+        return undropped_model(name, **{**sizes, **changes}).eval()
 
     return model
 

@@ -129,9 +129,6 @@ def test_missing_segment_ids_mean_segment_zero(build):
     assert not torch.allclose(model(input_ids, token_type_ids=ones).last_hidden_state, expected)
 
 
-# --- inputs and outputs ------------------------------------------------------------------------------------------
-
-
 # --- parameters --------------------------------------------------------------------------------------------------
 
 # num_hidden_layers, hidden_size, intermediate_size, max_position_embeddings, parameters (papers' Tables 3 and 5, with

@@ -90,17 +90,11 @@ def test_image_models_are_resampled_for_another_size(pooling, build, tmp_path):
 
 def test_image_models_refuse_what_does_not_fit(build, tiny_config):
     model = build(SynthesizerModel, image_size=4, patch_size=2)
-    with pytest.raises(ValueError, match=r"shape \(1, 3, 6, 4\), expected"):
-        model(pixel_values=torch.randn(1, 3, 6, 4))
-    with pytest.raises(ValueError, match="takes `pixel_values`, and no text"):
-        model(torch.tensor([[1, 2, 3, 4]]))
     with pytest.raises(ValueError, match="`factorized_dense` of this model cannot be fitted"):
         factorized = build(SynthesizerModel, image_size=4, patch_size=2, attention_components=["factorized_dense"])
         factorized.resize_position_embeddings(8)
     with pytest.raises(ValueError, match="multiple of `patch_size=2`"):
         model.resize_position_embeddings(9)
-    with pytest.raises(ValueError, match=r"need a model with `config\.image_size`, which is `None`"):
-        build(SynthesizerModel)(pixel_values=torch.randn(1, 3, 4, 4))
     with pytest.raises(ValueError, match="needs a configuration with `image_size` set"):
         SynthesizerForImageClassification(tiny_config(SynthesizerConfig))
     with pytest.raises(Exception, match="is an encoder"):
