@@ -302,6 +302,32 @@ def tiny_inputs():
 
 
 @pytest.fixture(scope="session")
+def labels_for():
+    """`labels_for(model, inputs)`: labels for the head of the model, if it has one. Padding has none."""
+
+    import torch
+
+    def build(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        name, mask = type(model).__name__, inputs.get("attention_mask")
+        classes = torch.arange(len(next(iter(inputs.values())))) % 2
+        if name.endswith(("Model", "Backbone")):
+            return {}
+        if "QuestionAnswering" in name:  # a real token: scores of padding are the lowest number there is
+            start = classes if mask is None else mask.argmax(dim=-1)
+            return {"start_positions": start, "end_positions": start}
+        if re.search("Image|SequenceClassification|MultipleChoice", name):
+            return {"labels": classes}
+        labels = inputs["input_ids"] % 2 if "TokenClassification" in name else inputs["input_ids"].clone()
+        if mask is not None:
+            labels = labels.where(mask != 0, -100)
+            if "CausalLM" in name:  # padding predicts nothing, not even the first token after it
+                labels[:, 1:] = labels[:, 1:].where(mask[:, :-1] != 0, -100)
+        return {"labels": labels}
+
+    return build
+
+
+@pytest.fixture(scope="session")
 def spatial_matrix():
     """`spatial_matrix(projection, rows, columns)`: the weights from the tokens at `columns` to those at `rows`.
 

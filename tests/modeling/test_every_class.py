@@ -24,18 +24,12 @@ def build(undropped_model):
 
 
 @pytest.fixture
-def example_of(tiny_inputs):
+def example_of(tiny_inputs, labels_for):
     def example(model):
-        name, inputs = type(model).__name__, tiny_inputs(model, 2, 6, masked=False)
+        inputs = tiny_inputs(model, 2, 6, masked=False)
         if "input_ids" in inputs:
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        if "QuestionAnswering" in name:
-            return {**inputs, "start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([3, 4])}
-        if any(kind in name for kind in ("Image", "SequenceClassification", "MultipleChoice")):
-            return {**inputs, "labels": torch.tensor([0, 1])}
-        if "TokenClassification" in name:
-            return {**inputs, "labels": inputs["input_ids"] % 2}
-        return inputs if name.endswith(("Model", "Backbone")) else {**inputs, "labels": inputs["input_ids"]}
+        return {**inputs, **labels_for(model, inputs)}
 
     return example
 
