@@ -21,16 +21,13 @@ def _norm(hidden_states, norm):
 
 @pytest.fixture(scope="module")
 def reference(spatial_matrix):
-    """`reference(model, input_ids, real, segments, positions)`: the hidden states of one sequence, layer by layer.
+    """`reference(model, input_ids, real, segments)`: the hidden states of one sequence, layer by layer.
 
     All arguments but the model are lists with one number per token. The last entry is the model's output.
     """
 
-    def compute(model, input_ids, real=None, segments=None, positions=None):
-        length = len(input_ids)
-        real = torch.tensor([True] * length if real is None else real)
-        if positions is None:
-            positions = [max(0, i - real.tolist().index(True)) for i in range(length)]
+    def compute(model, input_ids, real, segments):
+        positions, real = [max(0, i - real.index(True)) for i in range(len(input_ids))], torch.tensor(real)
         hidden_states = model.embed_tokens.weight[input_ids]
         if segments is not None:
             hidden_states = hidden_states + model.token_type_embeddings.weight[segments]
@@ -83,27 +80,6 @@ def test_equals_a_reference_of_plain_operations(
         # What stands at padding is nobody's business.
         torch.testing.assert_close(ours[0, real], theirs[real])
     assert torch.equal(outputs.last_hidden_state, outputs.hidden_states[-1])
-
-
-@WEIGHT_TYPES
-@given(data=st.data(), length=st.integers(1, 11))
-def test_positions_can_be_given(weight_type, tiny_config, randomise, reference, data, length):
-    model = randomise(GMLPModel(tiny_config(spatial_weight_type=weight_type))).double().eval()
-    rows = data.draw(st.lists(st.lists(st.integers(0, 10), min_size=length, max_size=length), min_size=1, max_size=2))
-    input_ids = torch.randint(37, (2, length))
-    output = model(input_ids, position_ids=torch.tensor(rows)).last_hidden_state
-    for row, row_output in enumerate(output):
-        expected = reference(model, input_ids[row].tolist(), positions=rows[row % len(rows)])[-1]
-        torch.testing.assert_close(row_output, expected)
-
-
-@WEIGHT_TYPES
-def test_a_fresh_model_is_a_stack_of_feed_forward_layers(weight_type, tiny_config):
-    """Section 2.1: at the start no token sees another, to the precision of the near-zero spatial weights."""
-    model = GMLPModel(tiny_config(spatial_weight_type=weight_type)).eval()
-    input_ids = torch.randint(37, (1, 11))
-    alone = torch.cat([model(input_ids[:, [i]]).last_hidden_state for i in range(11)], dim=1)
-    torch.testing.assert_close(model(input_ids).last_hidden_state, alone, rtol=0, atol=1e-4)
 
 
 def test_epsilons_of_block_and_gate_are_separate(build):
