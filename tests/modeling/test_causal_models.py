@@ -146,6 +146,7 @@ def test_generate_is_the_greedy_loop_for_left_padded_prompts(cache, model):
         assert row[6:] == greedy(model, prompt, 8)[len(prompt) :]
 
 
+@pytest.mark.fast_cases(model=["gmlp-full", "amlp-toeplitz"])  # all kinds in test_caches.py
 def test_beams_are_those_found_without_a_cache(model):
     _, ids, mask = left_padded([4, 2])
     options = {"max_new_tokens": 6, "num_beams": 3, "num_return_sequences": 3, "do_sample": False}
@@ -155,6 +156,7 @@ def test_beams_are_those_found_without_a_cache(model):
     assert not torch.equal(with_cache[::3], best)  # else no beam was ever exchanged
 
 
+@pytest.mark.fast_cases(model=["gmlp-full", "amlp-toeplitz"])  # all kinds in test_caches.py
 def test_assisted_decoding_takes_tokens_back_out_of_the_cache(model, randomise):
     assistant = randomise(GMLPForCausalLM(tokenmixers.GMLPConfig(**SIZES)), seed=1).double().eval()
     prompt = torch.randint(1, 23, (4,))
@@ -164,6 +166,7 @@ def test_assisted_decoding_takes_tokens_back_out_of_the_cache(model, randomise):
     assert model.generate(prompt[None], prompt_lookup_num_tokens=2, **options)[0].tolist() == expected
 
 
+@pytest.mark.fast_cases(model=["gmlp-toeplitz", "amlp-toeplitz"])  # all kinds in test_caches.py
 def test_models_for_long_sequences_generate_the_same(model, monkeypatch):
     """They have no index of diagonals."""
     _, ids, mask = left_padded([7, 3])
@@ -208,6 +211,7 @@ def test_a_static_cache_under_autocast(model_class, randomise):
     torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.fast_cases(model=["gmlp-full", "amlp-toeplitz"])  # all kinds in test_caches.py
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generate_stops_where_the_weights_end(cache, model, monkeypatch):
     warnings = []

@@ -172,12 +172,6 @@ def test_new_input_embeddings_are_used(name, build, tiny_inputs):
             assert all(side.get_input_embeddings() is new for side in sides)
 
 
-def test_image_models_say_what_they_read(build):
-    for name in CLASSES:
-        expected = "pixel_values" if re.search("Image|Backbone", name) else "input_ids"
-        assert build(name).main_input_name == expected, name
-
-
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Backbone" not in name])
 def test_hidden_states_and_attentions_are_those_of_the_model_below(name, build, tiny_inputs):
     model = build(name)
@@ -205,6 +199,7 @@ ATTENTION["HybridBert"] = ATTENTION["AMLP"]
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_transformers_may_do_with_a_class(name, build):
     model = build(name)
+    assert model.main_input_name == ("input_ids" if name in TEXT_CLASSES else "pixel_values")
     supported = [kind for kind in ("sdpa", "flash_attn", "flex_attn") if getattr(model, f"_supports_{kind}")]
     assert " ".join(supported) == ATTENTION[family_of(name)]
     assert model.supports_gradient_checkpointing and model._can_compile_fullgraph

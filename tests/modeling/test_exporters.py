@@ -1,4 +1,4 @@
-"""Transformers' exporters on every class: ONNX of one in the fast tests, all formats in `make test-extras`."""
+"""Transformers' exporters on every class, in `make test-extras`."""
 
 import copy
 import importlib.util
@@ -66,7 +66,7 @@ def export(model, config, inputs):
 
 
 @ONNX
-@pytest.mark.fast_cases(name="GMLPForSequenceClassification")  # one, as an export to ONNX takes seconds
+@pytest.mark.slow  # the fast export to ONNX is that of `run_scripts/export/test_formats.py`
 @pytest.mark.parametrize(
     "name, changes",
     [
