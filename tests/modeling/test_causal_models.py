@@ -1,7 +1,5 @@
 """gMLP and aMLP as decoders: causality, caches, generation."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -42,44 +40,16 @@ def model(request, randomise):
     return model
 
 
-def reference(model, ids: torch.Tensor) -> torch.Tensor:
-    """Logits for one sequence, written out token by token from the paper's formulas, with causal sums."""
-    state = dict(model.model.named_parameters())
-    size = model.config.max_position_embeddings
-
-    def norm(x, name, eps):
-        return F.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"], eps)
-
-    def linear(x, name):
-        return x @ state[f"{name}.weight"].mT + state[f"{name}.bias"]
-
-    x = state["embed_tokens.weight"][ids]
-    for index in range(model.config.num_hidden_layers):
-        name = f"layers.{index}"
-        y = norm(x, f"{name}.norm", 1e-6)
-        z = F.gelu(linear(y, f"{name}.proj_in"))
-        passed, gate = z.chunk(2, -1) if model.config.gate_type == "split" else (z, z)
-        gate = norm(gate, f"{name}.sgu.norm", 1e-5)
-        weight, bias = state[f"{name}.sgu.spatial_proj.weight"], state[f"{name}.sgu.spatial_proj.bias"]
-        mixed = []
-        for i in range(len(ids)):
-            terms = [(weight[size - 1 + j - i] if weight.dim() == 1 else weight[i, j]) * gate[j] for j in range(i + 1)]
-            mixed.append(sum(terms) + bias[i])
-        mixed = torch.stack(mixed)
-        if f"{name}.attention.qkv_proj.weight" in state:
-            query, key, value = linear(y, f"{name}.attention.qkv_proj").chunk(3, -1)
-            attended = []
-            for i in range(len(ids)):
-                scores = torch.stack([query[i] @ key[j] / math.sqrt(key.shape[1]) for j in range(i + 1)]).softmax(0)
-                attended.append(sum(score * value[j] for j, score in enumerate(scores)))
-            mixed = mixed + linear(torch.stack(attended), f"{name}.attention.out_proj")
-        z = passed + mixed if model.config.gate_type == "additive" else passed * mixed
-        x = x + linear(z, f"{name}.proj_out")
-    return norm(x, "norm", 1e-6) @ model.lm_head.weight.mT
+@pytest.fixture(scope="module")
+def reference(gmlp_states):
+    """`reference(model, ids)`: logits for one sequence, from the papers' formulas, with causal sums."""
+    return lambda model, ids: (
+        gmlp_states(model.model, model.model.embed_tokens.weight[ids])[-1] @ model.lm_head.weight.mT
+    )
 
 
 @pytest.mark.parametrize("length", [1, 7, 14])
-def test_logits_and_gradients_equal_the_formula(model, length):
+def test_logits_and_gradients_equal_the_formula(model, reference, length):
     ids = torch.randint(1, 23, (length,))
     found, expected = model(ids[None]).logits[0], reference(model, ids)
     torch.testing.assert_close(found, expected)
@@ -264,7 +234,7 @@ def test_loss_is_that_of_every_next_token(model):
 
 
 @pytest.mark.parametrize("family", ["GMLP", "AMLP"])
-def test_an_encoders_weights_make_a_decoder(family, randomise, tmp_path):
+def test_an_encoders_weights_make_a_decoder(family, randomise, reference, tmp_path):
     config = getattr(tokenmixers, f"{family}Config")(**{**SIZES, "is_decoder": False, "tie_word_embeddings": True})
     encoder = randomise(getattr(tokenmixers, f"{family}ForMaskedLM")(config)).double()
     encoder.save_pretrained(tmp_path)

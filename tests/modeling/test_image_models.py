@@ -1,7 +1,6 @@
 import pytest
 import torch
 from PIL import Image
-from torch.nn import functional as F
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
 
 from tokenmixers import (
@@ -50,7 +49,7 @@ def image_config(tiny_config):
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "normalized_mean"])
-def test_logits_written_out(image_config, randomise, pooling):
+def test_logits_written_out(image_config, randomise, gmlp_states, pooling):
     config = image_config(classifier_pooling=pooling)
     model = randomise(GMLPForImageClassification(config)).eval().double()
     pixels = torch.randn(2, 3, 12, 8, dtype=torch.double)
@@ -66,18 +65,7 @@ def test_logits_written_out(image_config, randomise, pooling):
     if pooling == "cls":
         states = torch.cat([weights["model.embed_patches.cls_token"].expand(2, 1, 10), states], dim=1)
 
-    def norm(tensor, prefix, eps):
-        return F.layer_norm(tensor, tensor.shape[-1:], weights[f"{prefix}.weight"], weights[f"{prefix}.bias"], eps)
-
-    for index in range(2):
-        layer = f"model.layers.{index}"
-        inner = norm(states, f"{layer}.norm", 1e-6)
-        inner = F.gelu(inner @ weights[f"{layer}.proj_in.weight"].T + weights[f"{layer}.proj_in.bias"])
-        passed, gate = inner[..., :7], norm(inner[..., 7:], f"{layer}.sgu.norm", 1e-5)
-        gate = torch.einsum("ij,bjc->bic", weights[f"{layer}.sgu.spatial_proj.weight"], gate)
-        inner = passed * (gate + weights[f"{layer}.sgu.spatial_proj.bias"][:, None])
-        states = states + inner @ weights[f"{layer}.proj_out.weight"].T + weights[f"{layer}.proj_out.bias"]
-    states = norm(states, "model.norm", 1e-6)
+    states = torch.stack([gmlp_states(model.model, row)[-1] for row in states])
     pooled = states.mean(1)
     if pooling == "normalized_mean":
         pooled = pooled / (pooled**2).mean(1, keepdim=True).sqrt()

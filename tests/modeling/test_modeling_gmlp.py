@@ -14,38 +14,6 @@ WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
 # Image models take other inputs and have tests of their own.
 
 
-def _norm(hidden_states, norm):
-    centred = hidden_states - hidden_states.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
-
-
-@pytest.fixture(scope="module")
-def reference(spatial_matrix):
-    """`reference(model, input_ids, real, segments)`: the hidden states of one sequence, layer by layer.
-
-    All arguments but the model are lists with one number per token. The last entry is the model's output.
-    """
-
-    def compute(model, input_ids, real, segments):
-        positions, real = [max(0, i - real.index(True)) for i in range(len(input_ids))], torch.tensor(real)
-        hidden_states = model.embed_tokens.weight[input_ids]
-        if segments is not None:
-            hidden_states = hidden_states + model.token_type_embeddings.weight[segments]
-        states = [hidden_states]
-        for layer in model.layers:
-            expanded = _norm(states[-1], layer.norm) @ layer.proj_in.weight.T + layer.proj_in.bias
-            expanded = 0.5 * expanded * (1 + torch.erf(expanded / 2**0.5))
-            passed, gate = expanded.split(expanded.shape[-1] // 2, dim=-1)
-            projection = layer.sgu.spatial_proj
-            gate = torch.where(real[:, None], _norm(gate, layer.sgu.norm), 0)
-            gate = torch.einsum("ij,jc->ic", spatial_matrix(projection, positions), gate)
-            gate = gate + projection.bias[positions][:, None]
-            states.append(states[-1] + (passed * gate) @ layer.proj_out.weight.T + layer.proj_out.bias)
-        return [*states[:-1], _norm(states[-1], model.norm)]
-
-    return compute
-
-
 @pytest.fixture
 def build(tiny_config, randomise):
     def model(model_class=GMLPModel, **changes):
@@ -60,7 +28,7 @@ def build(tiny_config, randomise):
 @WEIGHT_TYPES
 @given(data=st.data(), length=st.integers(1, 11), segments=st.booleans())
 def test_equals_a_reference_of_plain_operations(
-    weight_type, tiny_config, randomise, reference, data, length, segments
+    weight_type, tiny_config, randomise, gmlp_states, data, length, segments
 ):
     """Any length (shorter ones use the leading block), any mask with at least one real token, segments or none."""
     config = tiny_config(spatial_weight_type=weight_type, type_vocab_size=2 if segments else 0)
@@ -74,7 +42,10 @@ def test_equals_a_reference_of_plain_operations(
         token_type_ids=torch.tensor([token_types]) if segments else None,
         output_hidden_states=True,
     )
-    expected = reference(model, input_ids, real, token_types)
+    embedded = model.embed_tokens.weight[input_ids]
+    if segments:
+        embedded = embedded + model.token_type_embeddings.weight[token_types]
+    expected = gmlp_states(model, embedded, real)
     assert len(outputs.hidden_states) == len(expected) == config.num_hidden_layers + 1
     for ours, theirs in zip(outputs.hidden_states, expected, strict=True):
         # What stands at padding is nobody's business.
