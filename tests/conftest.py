@@ -244,7 +244,7 @@ def randomise():
     return fill
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_model(tiny_config, randomise):
     """`tiny_model(class_name, **changes)`: a model of any class with random weights, and what its class needs set."""
 
@@ -266,7 +266,18 @@ def tiny_model(tiny_config, randomise):
     return build
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def undropped_model(tiny_model):
+    """`undropped_model(class_name, **changes)`: as `tiny_model`, without dropout and in training."""
+
+    def build(name: str, **changes):
+        rates = {"hidden_dropout_prob": 0.0} | ({"attention_dropout": 0.0} if "Synthesizer" in name else {})
+        return tiny_model(name, **{**rates, **changes}).train()
+
+    return build
+
+
+@pytest.fixture(scope="session")
 def tiny_inputs():
     """`tiny_inputs(model, batch, length, masked=True)`: what any model of `tiny_model` reads, padded on a side."""
 
@@ -286,6 +297,32 @@ def tiny_inputs():
         if model.config.is_encoder_decoder:
             inputs["decoder_input_ids"] = torch.randint(37, shape)
         return inputs
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def labels_for():
+    """`labels_for(model, inputs)`: labels for the head of the model, if it has one. Padding has none."""
+
+    import torch
+
+    def build(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        name, mask = type(model).__name__, inputs.get("attention_mask")
+        classes = torch.arange(len(next(iter(inputs.values())))) % 2
+        if name.endswith(("Model", "Backbone")):
+            return {}
+        if "QuestionAnswering" in name:  # a real token: scores of padding are the lowest number there is
+            start = classes if mask is None else mask.argmax(dim=-1)
+            return {"start_positions": start, "end_positions": start}
+        if re.search("Image|SequenceClassification|MultipleChoice", name):
+            return {"labels": classes}
+        labels = inputs["input_ids"] % 2 if "TokenClassification" in name else inputs["input_ids"].clone()
+        if mask is not None:
+            labels = labels.where(mask != 0, -100)
+            if "CausalLM" in name:  # padding predicts nothing, not even the first token after it
+                labels[:, 1:] = labels[:, 1:].where(mask[:, :-1] != 0, -100)
+        return {"labels": labels}
 
     return build
 

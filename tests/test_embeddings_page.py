@@ -1,10 +1,13 @@
-"""The figures on the embeddings' page and the cards are those that were measured."""
+"""The figures on the first page, the embeddings' pages and the cards are those that were measured."""
 
+import contextlib
 import csv
+import io
 import json
 import re
 import shutil
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -42,6 +45,7 @@ SETS = {
     "search snippets": "cluster_searchsnippets",
 }
 TEACHER = "all-MiniLM-L6-v2"
+STSB, STS, RETRIEVAL = ("STS-B",), ("sts12", "sts13", "sts14", "sts15"), ("retrieval_cisi", "retrieval_npl")
 #: Columns of the pages that quality.json names otherwise.
 NAMES = {"static": "MiniLM, static", "1 layer": "MiniLM, 1 layer", "2 hybrid layers": "hybrid-minilm-small"}
 NAMES |= {f"{layers} layers": f"MiniLM, {layers} layers" for layers in (2, 3, 4, "2 narrow")}
@@ -66,11 +70,41 @@ def table_with(head: str, *pages: Path) -> tuple[list[str], list[list[str]]]:
     return table[0], table[1:]
 
 
+def results_of(name: str, *keys: str):
+    """What a file of results has under these keys."""
+    found = json.loads((EMBEDDINGS / f"{name}.json").read_text())
+    for key in keys:
+        found = found[key]
+    return found
+
+
+def means(scores: dict[str, float], *columns: tuple[str, ...]) -> list[float]:
+    """Means of scores times 100 over the sets of each column."""
+    return [100 * np.mean([scores[name] for name in names]) for names in columns]
+
+
+def numbers(*cells: str) -> list[float]:
+    """The numbers in some cells, also several in one."""
+    return [float(number) for cell in cells for number in re.findall(r"\d+(?:\.\d+)?", cell.replace(",", ""))]
+
+
 @pytest.fixture(scope="module")
 def scores() -> dict[tuple[str, str], float]:
     """Score times 100 of a model on a set."""
-    rows = json.loads((EMBEDDINGS / "quality.json").read_text())["results"]
+    rows = results_of("quality", "results")
     return {(row["model"], row["set"]): 100 * row["score"] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def intervals(tmp_path_factory) -> tuple[dict, str]:
+    """The names of the pages' code for intervals, and what it prints."""
+    folder = tmp_path_factory.mktemp("intervals")
+    (folder / "outputs" / "evaluation").mkdir(parents=True)
+    shutil.copy(EMBEDDINGS / "quality.json", folder / "outputs" / "evaluation" / "results.json")
+    code = compile((EMBEDDINGS / "retrieval_intervals.py").read_text(), "page", "exec")
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, names := {})
+    return names, printed.getvalue()
 
 
 def check_scores(head: list[str], cells: list[str], found: dict[str, float], shares: dict[str, float]) -> None:
@@ -92,7 +126,7 @@ def test_scores_of_the_file_are_those_that_were_measured(scores):
 
 def test_narrow_layers_are_what_was_measured():
     _, rows = table_with("narrow layers")
-    runs = json.loads((EMBEDDINGS / "rows.json").read_text())["narrow"]["runs"]
+    runs = results_of("rows", "narrow", "runs")
     for (_, units, mixing, operations, *cells), run in zip(rows, runs, strict=True):
         types, count = run["token_mixers"] or ["full_attention"], len(run["keep_layers"])
         assert {kind.split("_")[0].replace("full", "attention") for kind in types} == {
@@ -101,54 +135,42 @@ def test_narrow_layers_are_what_was_measured():
         # Of 12 squares of the width, a whole layer has 2 for queries and keys, and 8 in 1,536 units.
         spared = 2 * types.count("random_synthesizer") + count * 8 * (1 - run["intermediate_size"] / 1536)
         assert operations == f"{100 * (12 * count - spared) / 72:.0f} %" and units == f"{run['intermediate_size']:,}"
-        columns = [["STS-B"], ["sts12", "sts13", "sts14", "sts15"], ["retrieval_cisi", "retrieval_npl"]]
-        found = [100 * np.mean([run["scores"][name] for name in names]) for names in columns]
-        assert [*map(float, cells)] == pytest.approx(found, abs=0.051)
+        assert numbers(*cells) == pytest.approx(means(run["scores"], STSB, STS, RETRIEVAL), abs=0.051)
 
 
 def test_shapes_without_attention_are_what_was_measured():
     _, rows = table_with("`aft` layers")
-    runs = json.loads((EMBEDDINGS / "rows.json").read_text())["aft"]["runs"]
+    runs = results_of("rows", "aft", "runs")
     for (kept, units, queries, operations, *cells), run in zip(rows, runs, strict=True):
         assert kept == ", ".join(map(str, run["keep_layers"])) and units == f"{run['intermediate_size']:,}"
         assert int(queries) == run["num_mean_queries"]
         # Of 12 squares of the width in a whole layer, 2 remain of attention, and 8 for 1,536 units.
         squares = len(run["keep_layers"]) * (2 + 8 * run["intermediate_size"] / 1536)
         assert operations == f"{100 * squares / 72:.0f} %"
-        five = [100 * run["scores"][name] for name in ("STS-B", "sts12", "sts13", "sts14", "sts15")]
-        assert [*map(float, cells)] == pytest.approx([five[0], np.mean(five[1:])], abs=0.051)
+        assert numbers(*cells) == pytest.approx(means(run["scores"], STSB, STS), abs=0.051)
 
 
 def test_states_of_tokens_are_what_was_measured():
     _, rows = table_with("without / with states")
-    runs = json.loads((EMBEDDINGS / "rows.json").read_text())["states"]["runs"]
-    columns = [["STS-B"], ["sts12", "sts13", "sts14", "sts15"], ["retrieval"]]
-    measured: dict[str, list[list[float]]] = {}
-    for run in runs:
+    found: dict[str, list[list[float]]] = {}
+    for run in results_of("rows", "states", "runs"):
         if run["states_weight"] in (0, 5):
-            means = [100 * np.mean([run["scores"][name] for name in names]) for names in columns]
-            measured.setdefault(run["model"], []).append(means)
+            found.setdefault(run["model"], []).append(means(run["scores"], STSB, STS, ("retrieval",)))
     facts = json.loads((FOLDER / "studies" / "inheritance.json").read_text())["models"]["inheritance"]
     teacher = 2 * facts["layers/2x"]["flops"]
-    gained = {model: np.subtract(*reversed(values)) for model, values in measured.items()}
+    gained = {model: np.subtract(*reversed(values)) for model, values in found.items()}
     more = [gain[1] for model, gain in gained.items() if model.startswith(("layers", "attention"))]
     assert f"On STS12 to STS15 students with attention gain {min(more):.1f} to {max(more):.1f} points" in TEXT
     (lost,) = (-gain for model, gain in gained.items() if model.startswith("no attention"))
     assert f"a student that inherits loses {min(lost):.1f} to {max(lost):.1f} points" in TEXT
-    for (_, operations, *cells), (model, values) in zip(rows, measured.items(), strict=True):
+    for (_, operations, *cells), (model, values) in zip(rows, found.items(), strict=True):
         assert operations == f"{100 * facts[model]['flops'] / teacher:.0f} %"
-        assert [[*map(float, cell.split(" / "))] for cell in cells] == [
-            pytest.approx(pair, abs=0.051) for pair in zip(*values, strict=True)
-        ]
+        assert numbers(*cells) == pytest.approx(np.transpose(values).flatten(), abs=0.051)
 
 
-def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, capsys, scores):
-    (tmp_path / "outputs" / "evaluation").mkdir(parents=True)
-    shutil.copy(EMBEDDINGS / "quality.json", tmp_path / "outputs" / "evaluation" / "results.json")
-    monkeypatch.chdir(tmp_path)
-    exec(compile((EMBEDDINGS / "retrieval_intervals.py").read_text(), "page", "exec"), names := {})
-    printed = capsys.readouterr().out
-    head, (_, *queries), *rows = [table_with("retrieval set")[0], *table_with("retrieval set")[1]]
+def test_intervals_of_the_page_are_those_of_its_code(intervals, scores):
+    names, printed = intervals
+    head, ((_, *queries), *rows) = table_with("retrieval set")
     found = [SETS[title] for title in head[1:-1]]
     assert found == [name for name in SETS.values() if name in names["scores"]]
     cells = {NAMES.get(title, title): shares for title, *shares in rows}
@@ -162,23 +184,29 @@ def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, caps
     assert {*MODELS} <= {*cells}
 
 
+def test_differences_between_students_are_those_of_the_code(intervals):
+    shares = intervals[0]["shares"]
+    mean = {model.removeprefix("MiniLM, "): np.mean([*sets.values()], axis=0) for model, sets in shares.items()}
+    for pair, points, interval in table_with("first, second")[1]:
+        more, less = pair.split(", ")
+        gap = mean[more] - mean[less]
+        assert points == f"{gap[-1]:.1f}"
+        assert interval == "{:.1f} to {:.1f}".format(*np.percentile(gap[:-1], [2.5, 97.5])), pair
+
+
 @pytest.mark.parametrize("page", MODELS)
 def test_means_by_kind_are_those_of_the_sets(page, scores):
     head, rows = table_with("kind", FOLDER / page / "README.md")
-    kinds: dict[str, list[str]] = {}
-    for row in json.loads((EMBEDDINGS / "quality.json").read_text())["results"]:
-        if row["model"] == TEACHER:
-            kinds.setdefault(row["kind"], []).append(row["set"])
+    _, kind_of = with_more_rows(scores)
+    kinds, models = [*dict.fromkeys(kind_of.values())], {model for model, _ in scores}
+    shares = {model: shares_by_kind(model, scores, kind_of) for model in models}
     assert len(rows) == len(kinds) + 2  # and two speeds
-    for row, (kind, sets) in zip(rows, kinds.items(), strict=False):
-        assert row[0].startswith("paraphrases" if kind[0] == "p" else kind.replace("_", " "))
+    for row, kind in zip(rows, kinds, strict=False):
+        sets = [name for name, its_kind in kind_of.items() if its_kind == kind]
+        assert row[0].startswith("paraphrases" if kind[0] == "p" else kind)
         assert int(row[1]) == len(sets)
-        models = {model for model, _ in scores}
         found = {model: np.mean([scores[model, name] for name in sets]) for model in models}
-        shares = {
-            model: np.mean([100 * scores[model, name] / scores[TEACHER, name] for name in sets]) for model in models
-        }
-        check_scores(head, row, found, shares)
+        check_scores(head, row, found, {model: shares[model][kind] for model in models})
 
 
 def shares_by_kind(model: str, scores: dict[tuple[str, str], float], kinds: dict[str, str]) -> dict[str, float]:
@@ -191,10 +219,10 @@ def shares_by_kind(model: str, scores: dict[tuple[str, str], float], kinds: dict
 
 def with_more_rows(scores: dict[tuple[str, str], float]) -> tuple[dict[tuple[str, str], float], dict[str, str]]:
     """The scores with those of `rows.json`, and the kind of each set."""
-    more = json.loads((EMBEDDINGS / "rows.json").read_text())
+    more = results_of("rows")
     more = [*more["all_sets"]["results"], *more["narrow"]["all_sets"], *more["states"]["all_sets"]]
     scores = scores | {(row["model"], row["set"]): 100 * row["score"] for row in more}
-    results = json.loads((EMBEDDINGS / "quality.json").read_text())["results"]
+    results = results_of("quality", "results")
     kinds = {row["set"]: row["kind"].replace("_", " ") for row in results if row["model"] == TEACHER}
     return scores, kinds
 
@@ -202,7 +230,7 @@ def with_more_rows(scores: dict[tuple[str, str], float]) -> tuple[dict[tuple[str
 def test_narrow_layers_of_two_seeds_are_what_was_measured(scores):
     scores, kinds = with_more_rows(scores)
     head, rows = table_with("share, two seeds")
-    five = ("STS-B", "sts12", "sts13", "sts14", "sts15")
+    five = STSB + STS
     shares: dict[str, list[dict[str, float]]] = {}
     for model in head[1:]:
         for name in (NAMES.get(model, model) + seed for seed in ("", ", seed 2")):
@@ -242,7 +270,7 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(scores):
         means = shares_by_kind(NAMES.get(title, title), scores, kinds)
         overall[title] = means["mean of the kinds"] = np.mean([*means.values()])
         expected = [means[kind] for kind in head[1:-1]]
-        assert [float(cell.removesuffix(" %")) for cell in cells] == pytest.approx(expected, abs=0.06)
+        assert numbers(*cells) == pytest.approx(expected, abs=0.06)
     fewer, more = (shares_by_kind(f"3 layers, {rows},000 rows", scores, kinds) for rows in (120, 240))
     joined = shares_by_kind("MiniLM, 3 layers", scores, kinds)
     means = [np.mean([*found.values()]) for found in (fewer, joined, more)]
@@ -267,19 +295,18 @@ def test_metadata_of_the_card_are_the_scores(name, scores):
 
 def test_published_figures_meet_those_that_were_measured(scores):
     """The teacher's published scores are ours, so that the means of the four sets compare."""
-    sets = ["sts12", "sts13", "sts14", "sts15"]
     head, rows = table_with("published")
-    assert head[1:5] == [name.upper() for name in sets]
+    assert head[1:5] == [name.upper() for name in STS]
     for title, *cells in rows:
         *published, mean = map(float, cells[:5])
         assert mean == pytest.approx(np.mean(published), abs=0.0051)
         if f"[{TEACHER}]" in title:
-            assert published == pytest.approx([scores[TEACHER, name] for name in sets], abs=0.02)
+            assert published == pytest.approx([scores[TEACHER, name] for name in STS], abs=0.02)
 
 
 def test_speeds_are_those_that_were_measured(tmp_path):
     formats = {"float32": "float32", "bfloat16": "bfloat16", "ONNX": "onnx", "ONNX int8": "onnx-int8"}
-    measured = json.loads((EMBEDDINGS / "speed.json").read_text())
+    measured = results_of("speed")
 
     def table_of(machine: str) -> dict[tuple[str, str, int], float]:
         """Multiples of the teacher's speed in float32, on the last of the machines whose name has this."""
@@ -309,7 +336,7 @@ def test_speeds_are_those_that_were_measured(tmp_path):
     head, rows = table_with("one text at a time, one thread")
     for model, *cells in rows:
         expected = [single[NAMES.get(model, model), formats[kind]] for kind in head[1:]]
-        assert [float(cell.replace(",", "")) for cell in cells] == pytest.approx(expected, abs=0.6), model
+        assert numbers(*cells) == pytest.approx(expected, abs=0.6), model
     rates = {
         row["threads"]: f"{row['sentences_per_second']:.0f}"
         for row in published_speeds(EMBEDDINGS)
@@ -344,7 +371,7 @@ def test_more_rows_are_what_was_measured():
     """Students of few rows are those of the study with its first seed."""
     mixing = {"attention": "full_attention", "random": "random_synthesizer", "gMLP": "gmlp"}
     many: dict[tuple, float] = {}
-    for run in json.loads((EMBEDDINGS / "rows.json").read_text())["runs"]:  # the rate of the table stands first
+    for run in results_of("rows", "runs"):  # the rate of the table stands first
         many.setdefault((tuple(run["keep_layers"]), tuple(run["token_mixers"] or ())), run["spearman_cosine"])
     all_of, gains = {**many}, {}
     study = json.loads((FOLDER / "studies" / "inheritance.json").read_text())
@@ -384,43 +411,38 @@ def test_finetuning_is_what_was_measured():
     tasks = {"SST-2": "sst2", "CoLA": "cola", "MRPC": "mrpc", "STS-B": "stsb", "RTE": "rte", "SQuAD 1.1": "squad"}
     metrics = {"cola": "matthews_correlation", "stsb": "spearman", "squad": "f1"}
     found: dict[tuple[str, str], dict[float, list[float]]] = {}
-    for run in json.loads((EMBEDDINGS / "finetuning.json").read_text())["runs"]:
+    for run in results_of("finetuning", "runs"):
         score = run[metrics.get(run["task"], "accuracy")] * (1 if run["task"] == "squad" else 100)
         found.setdefault((run["task"], run["model"]), {}).setdefault(run["learning_rate"], []).append(score)
     head, rows = table_with("task")
     assert [row[0].partition(" (")[0] for row in rows] == list(tasks)
     for row in rows:
         for model, cell in zip(head[1:-1], row[1:-1], strict=True):
-            (seeds,) = (
-                values for values in found[tasks[row[0].partition(" (")[0]], model].values() if len(values) > 1
-            )
-            mean, deviation = map(float, cell.split(" ± "))
-            assert mean == pytest.approx(np.mean(seeds), abs=0.051)
-            assert deviation == pytest.approx(np.std(seeds, ddof=1), abs=0.051)
+            rates = found[tasks[row[0].partition(" (")[0]], model]
+            (seeds,) = (values for values in rates.values() if len(values) > 1)
+            assert numbers(cell) == pytest.approx([np.mean(seeds), np.std(seeds, ddof=1)], abs=0.051)
 
 
 def test_finetuned_layers_are_what_was_measured():
     """The mean of the seeds, with its deviation where there are several."""
     tasks = {"SST-2": "sst2", "MRPC": "mrpc", "STS-B": "stsb", "RTE": "rte", "SQuAD, F1": "squad"}
-    runs = json.loads((EMBEDDINGS / "finetuning.json").read_text())["layers"]["runs"]
+    runs = results_of("finetuning", "layers", "runs")
     metrics = {"stsb": "spearman", "squad": "f1"}
     seeds: dict[tuple[str, str], list[float]] = {}
     for run in runs:
         score = 100 * run[metrics.get(run["task"], "accuracy")]
         seeds.setdefault((run["model"], run["task"]), []).append(score)
-    found = {key: np.mean(values) for key, values in seeds.items()}
     head, rows = table_with("finetuned layers")
     cells = {(row[0], tasks[task]): cell for row in rows for task, cell in zip(head[2:], row[2:], strict=True)}
-    means = {key: float(cell.partition(" ± ")[0]) for key, cell in cells.items() if cell}
-    assert means == pytest.approx(found, abs=0.051)
-    deviations = {key: float(cell.partition(" ± ")[2]) for key, cell in cells.items() if "±" in cell}
-    several = {key: np.std(values, ddof=1) for key, values in seeds.items() if len(values) > 1}
-    assert deviations == pytest.approx(several, abs=0.051)
+    assert {key for key, cell in cells.items() if cell} == {*seeds}
+    for key, values in seeds.items():
+        expected = [np.mean(values), np.std(values, ddof=1)] if len(values) > 1 else values
+        assert numbers(cells[key]) == pytest.approx(expected, abs=0.051), key
 
 
 def test_finetuning_with_few_rows_is_what_was_measured():
     """Mean and deviation of the draws, in how many finetuning is better, and what the mean loses."""
-    measured = json.loads((EMBEDDINGS / "few_rows.json").read_text())
+    measured = results_of("few_rows")
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for run in measured["runs"]:
         found.setdefault((run["set"], f"{run['rows']:,}"), []).append((run["finetuned"], run["logistic"]))
@@ -431,8 +453,7 @@ def test_finetuning_with_few_rows_is_what_was_measured():
         assert len(scores) == (3 if name in ("TREC", "TweetEval irony") else 5)  # as the page says
         assert float(majority) == pytest.approx(100 * measured["majority"][name], abs=0.051)
         for column, cell in zip(scores.T, cells, strict=True):
-            expected = np.mean(column), np.std(column, ddof=1)
-            assert [*map(float, cell.split(" ± "))] == pytest.approx(expected, abs=0.051), (name, size)
+            assert numbers(cell) == pytest.approx([np.mean(column), np.std(column, ddof=1)], abs=0.051), (name, size)
     assert not found
     better = [run["finetuned"] > run["logistic"] for run in measured["runs"]]
     text = TEXT
@@ -453,3 +474,46 @@ def test_finetuning_with_few_rows_is_what_was_measured():
     assert [name for name, *_ in rows] == [*measured["majority"]]
     reviews = 100 * np.mean(measured["first_page"]["draws"])
     assert f"has {reviews:.1f} % on CR" in text
+
+
+def test_the_models_of_the_first_page_are_as_good_and_fast_as_measured(scores):
+    page = FOLDER.parent / "README.md"
+    _, kinds = with_more_rows(scores)
+    speeds = {
+        (row["model"], row["format"]): row["speed"] for row in published_speeds(EMBEDDINGS) if row["threads"] == 1
+    }
+    head, rows = table_with("take", page)
+    assert head == ["take", "if you", "quality", "speed", "in int8"] and len(rows) == 5
+    models = [re.match(r"\[`?([^`\]]+)", title)[1] for title, *_ in rows]
+    for model, (_, _, *cells) in zip(models, rows, strict=True):
+        share = np.mean([*shares_by_kind(model, scores, kinds).values()])
+        speed = [f"{speeds[model, kind]:.1f}" for kind in ("float32", "onnx-int8")]
+        assert cells == [f"{share:.{0 if model == models[0] else 1}f} %", *speed], model
+    text, measured = " ".join(page.read_text().split()), results_of("speed", "results")
+    found = {(row["model"], row["format"]): 100 * row["score"] for row in measured if row["set"] == "STS-B"}
+    changes = [abs(found[model, "onnx-int8"] - found[model, "float32"]) for model in models]
+    assert f"In int8 the scores of the models above on STS-B change by {max(changes):.1f} points or less." in text
+    few = results_of("few_rows", "runs")
+    draws = [run for run in few if (run["set"], run["rows"]) == ("CR", 600)]
+    means = (100 * fmean(run[kind] for run in draws) for kind in ("finetuned", "logistic"))
+    claim = "With 600 product reviews, a finetuned `gmlp-minilm` classifies {:.1f} % of others correctly, "
+    assert (claim + "a logistic regression on its embeddings {:.1f} %").format(*means) in text
+    runs = results_of("finetuning", "layers", "runs")
+    tuned = [run["spearman"] for run in runs if (run["model"], run["task"]) == ("hybrid-minilm", "stsb")]
+    pairs = found["hybrid-minilm", "float32"], 100 * np.mean(tuned)
+    assert "On STS-B `hybrid-minilm` scores {:.1f} in this way, and {:.1f} finetuned".format(*pairs) in text
+
+
+def test_the_rows_of_a_student_are_those_of_its_command():
+    seen = {row[0]: f"{row[-1]},000" for row in table_with("share of the teacher")[1]}
+    titles = {
+        "three-layers": "3 layers",
+        "two-narrow-layers": "2 narrow layers",
+        "two-hybrid-layers": "2 hybrid layers",
+    }
+    commands = re.search(r"```bash\n(LEARN=.+?)```", (EMBEDDINGS / "training.md").read_text(), re.DOTALL)[1]
+    for options, name in re.findall(r"\$LEARN (.+?)--output_dir outputs/(\S+)", commands, re.DOTALL):
+        given = {"max_train_samples": 120_000, "num_train_epochs": 1}  # of `$LEARN`
+        given |= {key: int(value) for key, value in re.findall(r"--(\w+) (\d+)\b", options)}
+        count = given["max_train_samples"] * given["num_train_epochs"]
+        assert seen[titles.get(name, name)] == f"{given['max_steps'] * 64 if 'max_steps' in given else count:,}", name

@@ -28,6 +28,7 @@ def tokenizer():
     return tokenmixers.train_unigram_tokenizer(texts, 60, model_max_length=32, show_progress=False)
 
 
+@pytest.mark.fast_cases  # every class is loaded in test_saving.py
 @pytest.mark.parametrize("task", HEADS)
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 def test_pipeline(family, task, tokenizer, tmp_path):

@@ -4,10 +4,8 @@ import ast
 import importlib.util
 import inspect
 import itertools
-import json
 import re
 import shlex
-import statistics
 from pathlib import Path
 from typing import get_args
 
@@ -23,7 +21,6 @@ from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 from tokenmixers.configuration.configuration_synthesizer import AttentionComponent
 from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
 from tokenmixers.run_scripts.base.commands import COMMANDS, TRAINING_COMMANDS, module_of
-from tokenmixers.run_scripts.embeddings.pictures import published_speeds
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -225,50 +222,6 @@ def test_the_code_of_the_first_page_prints_what_it_says(monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines() == re.findall("# (.+)", code)
 
 
-def shares_of_the_teacher(folder: Path) -> dict[str, float]:
-    """The mean over the kinds of the mean share of the teacher's score over a kind's sets, in percent, by model."""
-    scores: dict[str, dict[str, dict[str, float]]] = {}
-    for row in json.loads((folder / "quality.json").read_text())["results"]:
-        scores.setdefault(row["model"], {}).setdefault(row["kind"], {})[row["set"]] = row["score"]
-    teacher = scores["all-MiniLM-L6-v2"]
-    return {
-        model: 100
-        * statistics.fmean(
-            statistics.fmean(found[name] / score for name, score in teacher[kind].items())
-            for kind, found in kinds.items()
-        )
-        for model, kinds in scores.items()
-    }
-
-
-def test_the_models_of_the_first_page_are_as_good_and_fast_as_measured():
-    folder = ROOT / "model_cards" / "embeddings"
-    shares = shares_of_the_teacher(folder)
-    speeds = {(row["model"], row["format"]): row["speed"] for row in published_speeds(folder) if row["threads"] == 1}
-    section = TEXTS["README.md"].split("## Fast sentence embeddings")[1].split("\n## ")[0]
-    head, _, *rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")
-    ]
-    assert head == ["take", "if you", "quality", "speed", "in int8"] and len(rows) == 5
-    models = [re.match(r"\[`?([^`\]]+)", title)[1] for title, *_ in rows]
-    for model, (_, _, *cells) in zip(models, rows, strict=True):
-        speed = [f"{speeds[model, kind]:.1f}" for kind in ("float32", "onnx-int8")]
-        assert cells == [f"{shares[model]:.{0 if model == models[0] else 1}f} %", *speed], model
-    text, measured = " ".join(section.split()), json.loads((folder / "speed.json").read_text())["results"]
-    scores = {(row["model"], row["format"]): 100 * row["score"] for row in measured if row["set"] == "STS-B"}
-    changes = [abs(scores[model, "onnx-int8"] - scores[model, "float32"]) for model in models]
-    assert f"In int8 the scores of the models above on STS-B change by {max(changes):.1f} points or less." in text
-    few = json.loads((folder / "few_rows.json").read_text())["runs"]
-    draws = [run for run in few if (run["set"], run["rows"]) == ("CR", 600)]
-    means = (100 * statistics.fmean(run[kind] for run in draws) for kind in ("finetuned", "logistic"))
-    claim = "With 600 product reviews, a finetuned `gmlp-minilm` classifies {:.1f} % of others correctly, "
-    assert (claim + "a logistic regression on its embeddings {:.1f} %").format(*means) in text
-    runs = json.loads((folder / "finetuning.json").read_text())["layers"]["runs"]
-    found = [run for run in runs if (run["model"], run["task"]) == ("hybrid-minilm", "stsb")]
-    pairs = scores["hybrid-minilm", "float32"], 100 * statistics.fmean(run["spearman"] for run in found)
-    assert "On STS-B `hybrid-minilm` scores {:.1f} in this way, and {:.1f} finetuned".format(*pairs) in text
-
-
 #: Pages -> lines that they may have.
 LINES = dict.fromkeys((page for page in PAGES if page.startswith("model_cards/embeddings/")), 150)
 LINES |= {"README.md": 120, "modeling/README.md": 220, "modeling/equations.md": 125, "model_cards/README.md": 150}
@@ -283,24 +236,6 @@ def test_pages_and_their_tables_are_short(page):
     for table in re.findall(r"(?:^\|.*\|\n)+", TEXTS[page], re.MULTILINE):
         head, _, *rows = table.splitlines()
         assert page in LARGE_TABLES or (head.count("|") <= 8 and len(rows) <= 15), head
-
-
-def test_the_rows_of_a_student_are_those_of_its_command():
-    rows = re.findall(
-        r"^\| ([\w -]+) \|(?: [\d.]+ % \|){5} ([\d,]+) \|$", TEXTS["model_cards/embeddings/README.md"], re.M
-    )
-    seen = {model: f"{count},000" for model, count in rows}
-    (commands,) = (
-        block for block in blocks("model_cards/embeddings/training.md", "bash") if block.startswith("LEARN=")
-    )
-    for options, name in re.findall(r"\$LEARN (.+?)--output_dir outputs/(\S+)", commands, re.DOTALL):
-        given = {"max_train_samples": 120_000, "num_train_epochs": 1}  # of `$LEARN`
-        given |= {key: int(value) for key, value in re.findall(r"--(\w+) (\d+)\b", options)}
-        count = given["max_train_samples"] * given["num_train_epochs"]
-        titles = {"three-layers": "3 layers", "two-narrow-layers": "2 narrow layers"}
-        titles["two-hybrid-layers"] = "2 hybrid layers"
-        title = titles.get(name, name)
-        assert seen[title] == f"{given['max_steps'] * 64 if 'max_steps' in given else count:,}", name
 
 
 def test_the_code_of_the_cards_runs(monkeypatch):

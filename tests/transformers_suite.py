@@ -134,6 +134,14 @@ class _Suite(ModelTesterMixin):
         self.config_tester.run_common_tests()
 
 
+def make_cases(suite, ending, **cases):
+    """Test cases of a suite in this module: name -> family and fields of its configuration."""
+    for name, (family, config_kwargs) in cases.items():
+        fields = {"family": family, "config_kwargs": config_kwargs, "__module__": __name__}
+        fields["has_attentions"] = family in ("amlp", "synthesizer", "hybrid_bert")
+        globals()[name + ending] = type(name + ending, (suite, unittest.TestCase), fields)
+
+
 class _EncoderSuite(_Suite, TrainingTesterMixin):
     """Text models, which are trained to repeat a text."""
 
@@ -160,16 +168,6 @@ class GMLPToeplitzTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
     family = "gmlp"
 
 
-class GMLPFullTest(_EncoderSuite, unittest.TestCase):
-    family = "gmlp"
-    config_kwargs = {"spatial_weight_type": "full", "type_vocab_size": 2}
-
-
-class GMLPLinearGateTest(_EncoderSuite, unittest.TestCase):
-    family = "gmlp"
-    config_kwargs = {"gate_type": "linear"}
-
-
 class MLPMixerTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
     family = "mlp_mixer"
     config_kwargs = {"token_mixing_size": 16, "type_vocab_size": 2}
@@ -192,9 +190,16 @@ class HybridBertTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
     }
 
 
-class HybridBertBlocksTest(_EncoderSuite, unittest.TestCase):
-    family = "hybrid_bert"
-    config_kwargs = {**HybridBertTest.config_kwargs, "token_mixers": ["dense_synthesizer", "gmlp"]}
+make_cases(
+    _EncoderSuite,
+    "Test",
+    GMLPFull=("gmlp", {"spatial_weight_type": "full", "type_vocab_size": 2}),
+    GMLPLinearGate=("gmlp", {"gate_type": "linear"}),
+    HybridBertBlocks=(
+        "hybrid_bert",
+        {**HybridBertTest.config_kwargs, "token_mixers": ["dense_synthesizer", "gmlp"]},
+    ),
+)
 
 
 class _DecoderSuite(_EncoderSuite, _NoGenerationTests, TensorParallelTesterMixin, FSDPTesterMixin):
@@ -330,36 +335,16 @@ class _ImageSuite(_Suite):
             self.assertIs(model.get_input_embeddings(), replacement)
 
 
-class GMLPClassTokenImageTest(_ImageSuite, unittest.TestCase):
-    family = "gmlp"
-    config_kwargs = {"classifier_pooling": "cls"}
-
-
-class GMLPMeanPooledImageTest(_ImageSuite, unittest.TestCase):
-    family = "gmlp"
-    config_kwargs = {"classifier_pooling": "mean"}
-
-
-class MLPMixerMeanPooledImageTest(_ImageSuite, unittest.TestCase):
-    family = "mlp_mixer"
-    config_kwargs = {"token_mixing_size": 16}
-
-
-class MLPMixerClassTokenImageTest(_ImageSuite, unittest.TestCase):
-    family = "mlp_mixer"
-    config_kwargs = {"token_mixing_size": 16, "classifier_pooling": "cls"}
-
-
-class AMLPImageTest(_ImageSuite, unittest.TestCase):
-    family = "amlp"
-    has_attentions = True
-    config_kwargs = {"attention_size": 32}
-
-
-class SynthesizerImageTest(_ImageSuite, unittest.TestCase):
-    family = "synthesizer"
-    has_attentions = True
-    config_kwargs = {**SYNTHESIZER_KWARGS, "classifier_pooling": "cls"}
+make_cases(
+    _ImageSuite,
+    "ImageTest",
+    GMLPClassToken=("gmlp", {"classifier_pooling": "cls"}),
+    GMLPMeanPooled=("gmlp", {"classifier_pooling": "mean"}),
+    MLPMixerMeanPooled=("mlp_mixer", {"token_mixing_size": 16}),
+    MLPMixerClassToken=("mlp_mixer", {"token_mixing_size": 16, "classifier_pooling": "cls"}),
+    AMLP=("amlp", {"attention_size": 32}),
+    Synthesizer=("synthesizer", {**SYNTHESIZER_KWARGS, "classifier_pooling": "cls"}),
+)
 
 
 class _BackboneSuite(BackboneTesterMixin):
@@ -373,46 +358,18 @@ class _BackboneSuite(BackboneTesterMixin):
         self.model_tester = ImageTester(self, self.config_class, **kwargs)
 
 
-class GMLPBackboneTest(_BackboneSuite, unittest.TestCase):
-    family = "gmlp"
-    has_attentions = False
+make_cases(
+    _BackboneSuite,
+    "BackboneTest",
+    GMLP=("gmlp", {}),
+    AMLP=("amlp", {"attention_size": 32}),
+    MLPMixer=("mlp_mixer", {"token_mixing_size": 16}),
+    Synthesizer=("synthesizer", SYNTHESIZER_KWARGS),
+)
 
 
-class AMLPBackboneTest(_BackboneSuite, unittest.TestCase):
-    family = "amlp"
-    config_kwargs = {"attention_size": 32}
-
-
-class MLPMixerBackboneTest(_BackboneSuite, unittest.TestCase):
-    family = "mlp_mixer"
-    has_attentions = False
-    config_kwargs = {"token_mixing_size": 16}
-
-
-class SynthesizerBackboneTest(_BackboneSuite, unittest.TestCase):
-    family = "synthesizer"
-    config_kwargs = SYNTHESIZER_KWARGS
-
-
-class _PipelineSuite(PipelineTesterMixin):
-    """Pipelines with the small checkpoints of `transformers_suite_files.py`."""
-
-
-class GMLPPipelineTest(_PipelineSuite, unittest.TestCase):
-    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["gmlp"]
-
-
-class AMLPPipelineTest(_PipelineSuite, unittest.TestCase):
-    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["amlp"]
-
-
-class MLPMixerPipelineTest(_PipelineSuite, unittest.TestCase):
-    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["mlp_mixer"]
-
-
-class HybridBertPipelineTest(_PipelineSuite, unittest.TestCase):
-    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["hybrid_bert"]
-
-
-class SynthesizerPipelineTest(_PipelineSuite, unittest.TestCase):
-    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["synthesizer"]
+for _model_type, _mapping in stand_ins.PIPELINE_MODELS.items():
+    _name = FAMILIES[_model_type].models["AutoModel"].replace("Model", "PipelineTest")
+    globals()[_name] = type(
+        _name, (PipelineTesterMixin, unittest.TestCase), {"pipeline_model_mapping": _mapping, "__module__": __name__}
+    )

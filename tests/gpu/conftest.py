@@ -52,41 +52,24 @@ def exact():
 
 
 @pytest.fixture
-def build(tiny_model):
+def build(undropped_model):
     """`build(class_name, **changes)`: as `tiny_model`, with sizes that GPUs' matrix units take, and no dropout."""
 
     def model(name, **changes):
-        sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64, "hidden_dropout_prob": 0.0}
-        if "Synthesizer" in name:
-            sizes |= {"head_dim": 16, "attention_dropout": 0.0}
-        if "AMLP" in name:
-            sizes |= {"attention_size": 16, "attention_probs_dropout_prob": 0.0}
-        return tiny_model(name, **{**sizes, **changes})
+        sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64}
+        sizes |= {"head_dim": 16} if "Synthesizer" in name else {"attention_size": 16} if "AMLP" in name else {}
+        return undropped_model(name, **{**sizes, **changes}).eval()
 
     return model
 
 
 @pytest.fixture
-def labelled(tiny_inputs):
+def labelled(tiny_inputs, labels_for):
     """`labelled(model, batch, length, masked=True)`: inputs with labels for the head of the model, if it has one."""
 
     def example(model, batch=3, length=9, masked=True):
-        name, inputs = type(model).__name__, tiny_inputs(model, batch, length, masked)
-        classes = torch.arange(batch) % 2
-        mask = inputs.get("attention_mask")
-        if "QuestionAnswering" in name:  # of one real token: scores of padding are the lowest number there is
-            start = classes if mask is None else mask.argmax(dim=-1)
-            return {**inputs, "start_positions": start, "end_positions": start}
-        if any(kind in name for kind in ("Image", "SequenceClassification", "MultipleChoice")):
-            return {**inputs, "labels": classes}
-        if name.endswith(("Model", "Backbone")):
-            return inputs
-        labels = inputs["input_ids"] % 2 if "TokenClassification" in name else inputs["input_ids"]
-        if mask is not None:
-            labels = labels.where(mask != 0, -100)
-            if "CausalLM" in name:  # padding predicts nothing, not even the first token after it
-                labels[:, 1:] = labels[:, 1:].where(mask[:, :-1] != 0, -100)
-        return {**inputs, "labels": labels}
+        inputs = tiny_inputs(model, batch, length, masked)
+        return {**inputs, **labels_for(model, inputs)}
 
     return example
 

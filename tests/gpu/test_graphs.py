@@ -7,7 +7,6 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import StaticCache
 from transformers.utils import is_flash_attn_2_available
 
@@ -85,33 +84,6 @@ def test_reduce_overhead(name, build, labelled, placed, cuda, assert_close, asse
     assert counters["inductor"]["cudagraph_skips"] == 0
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if "encoder-decoder" not in name])
-def test_recorded_forward_pass(name, build, labelled, placed, cuda, assert_same_outputs):
-    """A forward pass can be recorded as a CUDA graph as it is; recording fails where something waits."""
-    class_name, changes = MODELS[name]
-    model = build(class_name, **changes)
-    ours = copy.deepcopy(model).to(cuda)
-    inputs = labelled(model, masked=False)
-    inputs.pop("labels", None)
-    static = placed(inputs, cuda)
-    with torch.no_grad():
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                ours(**static)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outputs = ours(**static)
-        for _ in range(2):
-            inputs = {key: v.roll(1, -1) for key, v in inputs.items()}
-            for key, value in inputs.items():
-                static[key].copy_(value)
-            graph.replay()
-            assert_same_outputs(outputs, model(**inputs), inputs, torch.float32)
-
-
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("class_name", DECODERS)
 def test_decoding_steps_with_a_static_cache(class_name, mode, compiler, build, device, assert_close):
@@ -161,30 +133,6 @@ def test_attention_implementations(class_name, implementation, packed, dtype, bu
     def run(ours):
         ours.set_attn_implementation(implementation)
         return ours
-
-    agrees(model, inputs, dtype, run=run)
-
-
-@HALF
-@pytest.mark.parametrize("backend", ["MATH", "EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION"])
-def test_fused_attention_kernels(backend, dtype, build, labelled, agrees, device):
-    """Tiny attention without a mask, by each of PyTorch's kernels."""
-    if device.type == "cpu" and backend in ("EFFICIENT_ATTENTION", "CUDNN_ATTENTION"):
-        pytest.skip("is about CUDA alone")
-    model = build("AMLPForMaskedLM", attention_size=64)
-    inputs = labelled(model, masked=False)
-
-    def run(ours):
-        def call(**arguments):
-            with sdpa_kernel(getattr(SDPBackend, backend)):
-                try:
-                    return ours(**arguments)
-                except RuntimeError as error:
-                    if backend == "CUDNN_ATTENTION" and "No available kernel" in str(error):
-                        pytest.skip("this version of cuDNN has no kernel for this size")
-                    raise
-
-        return call
 
     agrees(model, inputs, dtype, run=run)
 

@@ -58,17 +58,6 @@ def test_offloaded_layers(class_name, place, saved, labelled, device, placed, as
         assert_same_outputs(loaded(**placed(inputs, device)), model(**inputs), inputs, torch.float32)
 
 
-def test_a_device_map_that_is_chosen_automatically(saved, labelled, cuda, placed, assert_same_outputs):
-    model, folder = saved("GMLPForMaskedLM", num_hidden_layers=6)
-    layer = sum(parameter.nbytes for parameter in model.model.layers[0].parameters())
-    room = {0: model.get_memory_footprint() - 3 * layer, "cpu": "1GiB"}
-    loaded = type(model).from_pretrained(folder, device_map="auto", max_memory=room).eval()
-    assert len(set(map(str, loaded.hf_device_map.values()))) == 2
-    inputs = labelled(model)
-    with torch.no_grad():
-        assert_same_outputs(loaded(**placed(inputs, cuda)), model(**inputs), inputs, torch.float32)
-
-
 def test_kernels_of_the_cpu_stay_there(build, cuda, monkeypatch):
     monkeypatch.setenv("TOKENMIXERS_KERNELS", "1")
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "max_position_embeddings": 2048}

@@ -113,19 +113,6 @@ def test_optimizers(optimizer, build, examples, train):
     assert sum(losses[-4:]) < 0.9 * sum(losses[:4])
 
 
-def test_fused_adamw_steps_as_the_plain_one(build, labelled, device, placed):
-    model = build("GMLPForMaskedLM").to(device).train()
-    twin, inputs = copy.deepcopy(model), placed(labelled(model), device)
-    for ours, options in ((model, {"fused": True}), (twin, {"foreach": False})):
-        optimizer = torch.optim.AdamW(ours.parameters(), lr=1e-3, **options)
-        for _ in range(3):
-            ours(**inputs).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("class_name", [*TRAINED, "GMLPForCausalLM", "SynthesizerForMaskedLM"])
 def test_checkpointed_layers(class_name, build, labelled, device, placed):
     """The same gradients with dropout, because the random numbers are drawn again."""

@@ -93,19 +93,6 @@ def test_gradients_of_packed_documents(name, autocast, dtype, build, agrees):
     agrees(model, inputs, dtype, autocast=autocast)
 
 
-@DTYPES
-@pytest.mark.parametrize("class_name", ["GMLPModel", "AMLPModel", "MLPMixerModel", "SynthesizerModel"])
-def test_a_row_is_the_same_alone_and_in_any_batch(class_name, dtype, build, device, assert_close):
-    model = build(class_name).to(device, dtype)
-    ids = torch.randint(1, 37, (3, 11), device=device)
-    mask = torch.tensor([[1] * 11, [0] * 4 + [1] * 7, [1] * 5 + [0] * 6], device=device)
-    with torch.no_grad():
-        together = model(ids, attention_mask=mask).last_hidden_state
-        for row, real in enumerate(mask.bool()):
-            alone = model(ids[row, real][None]).last_hidden_state[0]
-            assert_close(together[row, real], alone, dtype)
-
-
 @pytest.mark.parametrize(
     ("dtype", "autocast"),
     [(torch.float32, False), (torch.bfloat16, False), (torch.float16, False), (torch.bfloat16, True)],

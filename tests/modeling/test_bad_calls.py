@@ -1,5 +1,7 @@
 """Wrong calls of models: each is an exception with a sentence that says what was given and what is expected."""
 
+import functools
+
 import pytest
 import torch
 
@@ -159,23 +161,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def model_of(tiny_config):
+def model_of(tiny_model):
     """`model_of(name)`: a tiny model of that class, made once."""
-    import tokenmixers
-
-    models = {}
-
-    def build(name: str) -> torch.nn.Module:
-        if name not in models:
-            config_class = getattr(tokenmixers, name).config_class
-            fields = {"num_attention_heads": 2, "head_dim": 4} if "Synthesizer" in name else {}
-            fields |= {"image_size": 8, "patch_size": 4} if "Image" in name else {}
-            fields |= {"is_decoder": True} if "CausalLM" in name else {}
-            fields |= {"is_encoder_decoder": True} if "ConditionalGeneration" in name else {}
-            models[name] = getattr(tokenmixers, name)(tiny_config(config_class, **fields)).eval()
-        return models[name]
-
-    return build
+    return functools.cache(tiny_model)
 
 
 @pytest.mark.parametrize(("name", "arguments", "sentence"), CASES)

@@ -1,13 +1,11 @@
 """gMLP and aMLP as decoders: causality, caches, generation."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, pipeline
+from transformers import AutoModelForCausalLM, StaticCache, pipeline
 
 import tokenmixers
 from tokenmixers import AMLPForCausalLM, GMLPForCausalLM, GMLPForMaskedLM
@@ -42,44 +40,16 @@ def model(request, randomise):
     return model
 
 
-def reference(model, ids: torch.Tensor) -> torch.Tensor:
-    """Logits for one sequence, written out token by token from the paper's formulas, with causal sums."""
-    state = dict(model.model.named_parameters())
-    size = model.config.max_position_embeddings
-
-    def norm(x, name, eps):
-        return F.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"], eps)
-
-    def linear(x, name):
-        return x @ state[f"{name}.weight"].mT + state[f"{name}.bias"]
-
-    x = state["embed_tokens.weight"][ids]
-    for index in range(model.config.num_hidden_layers):
-        name = f"layers.{index}"
-        y = norm(x, f"{name}.norm", 1e-6)
-        z = F.gelu(linear(y, f"{name}.proj_in"))
-        passed, gate = z.chunk(2, -1) if model.config.gate_type == "split" else (z, z)
-        gate = norm(gate, f"{name}.sgu.norm", 1e-5)
-        weight, bias = state[f"{name}.sgu.spatial_proj.weight"], state[f"{name}.sgu.spatial_proj.bias"]
-        mixed = []
-        for i in range(len(ids)):
-            terms = [(weight[size - 1 + j - i] if weight.dim() == 1 else weight[i, j]) * gate[j] for j in range(i + 1)]
-            mixed.append(sum(terms) + bias[i])
-        mixed = torch.stack(mixed)
-        if f"{name}.attention.qkv_proj.weight" in state:
-            query, key, value = linear(y, f"{name}.attention.qkv_proj").chunk(3, -1)
-            attended = []
-            for i in range(len(ids)):
-                scores = torch.stack([query[i] @ key[j] / math.sqrt(key.shape[1]) for j in range(i + 1)]).softmax(0)
-                attended.append(sum(score * value[j] for j, score in enumerate(scores)))
-            mixed = mixed + linear(torch.stack(attended), f"{name}.attention.out_proj")
-        z = passed + mixed if model.config.gate_type == "additive" else passed * mixed
-        x = x + linear(z, f"{name}.proj_out")
-    return norm(x, "norm", 1e-6) @ model.lm_head.weight.mT
+@pytest.fixture(scope="module")
+def reference(gmlp_states):
+    """`reference(model, ids)`: logits for one sequence, from the papers' formulas, with causal sums."""
+    return lambda model, ids: (
+        gmlp_states(model.model, model.model.embed_tokens.weight[ids])[-1] @ model.lm_head.weight.mT
+    )
 
 
 @pytest.mark.parametrize("length", [1, 7, 14])
-def test_logits_and_gradients_equal_the_formula(model, length):
+def test_logits_and_gradients_equal_the_formula(model, reference, length):
     ids = torch.randint(1, 23, (length,))
     found, expected = model(ids[None]).logits[0], reference(model, ids)
     torch.testing.assert_close(found, expected)
@@ -146,6 +116,7 @@ def test_generate_is_the_greedy_loop_for_left_padded_prompts(cache, model):
         assert row[6:] == greedy(model, prompt, 8)[len(prompt) :]
 
 
+@pytest.mark.fast_cases(model=["gmlp-full", "amlp-toeplitz"])  # all kinds in test_caches.py
 def test_beams_are_those_found_without_a_cache(model):
     _, ids, mask = left_padded([4, 2])
     options = {"max_new_tokens": 6, "num_beams": 3, "num_return_sequences": 3, "do_sample": False}
@@ -155,15 +126,7 @@ def test_beams_are_those_found_without_a_cache(model):
     assert not torch.equal(with_cache[::3], best)  # else no beam was ever exchanged
 
 
-def test_samples_are_those_drawn_without_a_cache(model):
-    _, ids, mask = left_padded([4, 2, 3])
-    samples = []
-    for options in ({"use_cache": False}, {}, {"cache_implementation": "static"}):
-        torch.manual_seed(5)
-        samples.append(model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=True, **options))
-    assert torch.equal(samples[0], samples[1]) and torch.equal(samples[0], samples[2])
-
-
+@pytest.mark.fast_cases(model=["gmlp-full", "amlp-toeplitz"])  # all kinds in test_caches.py
 def test_assisted_decoding_takes_tokens_back_out_of_the_cache(model, randomise):
     assistant = randomise(GMLPForCausalLM(tokenmixers.GMLPConfig(**SIZES)), seed=1).double().eval()
     prompt = torch.randint(1, 23, (4,))
@@ -173,14 +136,7 @@ def test_assisted_decoding_takes_tokens_back_out_of_the_cache(model, randomise):
     assert model.generate(prompt[None], prompt_lookup_num_tokens=2, **options)[0].tolist() == expected
 
 
-def test_prompts_can_be_read_in_chunks(model):
-    _, ids, mask = left_padded([7, 3])
-    options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False}
-    whole = model.generate(ids, **options)
-    for cache in ({}, {"cache_implementation": "static"}):
-        assert torch.equal(model.generate(ids, prefill_chunk_size=3, **cache, **options), whole)
-
-
+@pytest.mark.fast_cases(model=["gmlp-toeplitz", "amlp-toeplitz"])  # all kinds in test_caches.py
 def test_models_for_long_sequences_generate_the_same(model, monkeypatch):
     """They have no index of diagonals."""
     _, ids, mask = left_padded([7, 3])
@@ -225,21 +181,7 @@ def test_a_static_cache_under_autocast(model_class, randomise):
     torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
-def test_what_the_cache_holds(cache_class, model):
-    room = {"max_cache_len": 9} if cache_class is StaticCache else {}
-    cache = cache_class(config=model.config, **room)
-    for ids in torch.randint(1, 23, (5, 2, 1)):
-        assert model(ids, past_key_values=cache).past_key_values is cache
-    attention = getattr(model.config, "attention_size", 0)
-    assert len(cache.layers) == 3 and cache.get_seq_length() == 5
-    for layer in cache.layers:
-        assert layer.keys.shape == (2, 1, 9 if room else 5, model.config.gate_size)
-        assert layer.values.shape == (2, 1, 9 if room else 5, 2 * attention or model.config.gate_size)
-    assert isinstance(model(ids).past_key_values, DynamicCache)
-    assert model(ids, use_cache=False).past_key_values is None
-
-
+@pytest.mark.fast_cases(model=["gmlp-full", "amlp-toeplitz"])  # all kinds in test_caches.py
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generate_stops_where_the_weights_end(cache, model, monkeypatch):
     warnings = []
@@ -292,7 +234,7 @@ def test_loss_is_that_of_every_next_token(model):
 
 
 @pytest.mark.parametrize("family", ["GMLP", "AMLP"])
-def test_an_encoders_weights_make_a_decoder(family, randomise, tmp_path):
+def test_an_encoders_weights_make_a_decoder(family, randomise, reference, tmp_path):
     config = getattr(tokenmixers, f"{family}Config")(**{**SIZES, "is_decoder": False, "tie_word_embeddings": True})
     encoder = randomise(getattr(tokenmixers, f"{family}ForMaskedLM")(config)).double()
     encoder.save_pretrained(tmp_path)
@@ -311,13 +253,11 @@ def test_another_length_keeps_what_was_learned(randomise):
     assert model.generate(ids, max_new_tokens=20, do_sample=False, eos_token_id=None).shape == (1, 26)
 
 
-@pytest.mark.parametrize("name", ["GMLPForCausalLM", "AMLPForCausalLM"])
-def test_pipeline(name, randomise, tmp_path):
+def test_pipeline(randomise, tmp_path):
     texts = ["the gate mixes tokens", "this example is about channels"] * 9
     tokenizer = tokenmixers.train_unigram_tokenizer(texts, 60, 64, show_progress=False, kind="decoder")
-    model_class = getattr(tokenmixers, name)
     sizes = {**SIZES, "vocab_size": len(tokenizer), "max_position_embeddings": 40}
-    model = randomise(model_class(model_class.config_class(**sizes))).eval()
+    model = randomise(AMLPForCausalLM(tokenmixers.AMLPConfig(**sizes))).eval()
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     run = pipeline("text-generation", model=str(tmp_path))

@@ -2,11 +2,13 @@
 
 import copy
 import re
+from typing import get_args
 
 import pytest
 import torch
 
 from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 
 
 CLASSES = sorted({name for family in FAMILIES.values() for name in family.models.values()})
@@ -17,28 +19,17 @@ WITH_WEIGHTS = ("AMLP", "Synthesizer", "HybridBert")  # of attention
 
 
 @pytest.fixture
-def build(tiny_model):
-    def model(name):
-        without_dropout = {"hidden_dropout_prob": 0.0} | ({"attention_dropout": 0.0} if "Synthesizer" in name else {})
-        torch.manual_seed(0)
-        return tiny_model(name, **without_dropout)
-
-    return model
+def build(undropped_model):
+    return lambda name, **changes: undropped_model(name, **changes).eval()
 
 
 @pytest.fixture
-def example_of(tiny_inputs):
+def example_of(tiny_inputs, labels_for):
     def example(model):
-        name, inputs = type(model).__name__, tiny_inputs(model, 2, 6, masked=False)
+        inputs = tiny_inputs(model, 2, 6, masked=False)
         if "input_ids" in inputs:
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        if "QuestionAnswering" in name:
-            return {**inputs, "start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([3, 4])}
-        if any(kind in name for kind in ("Image", "SequenceClassification", "MultipleChoice")):
-            return {**inputs, "labels": torch.tensor([0, 1])}
-        if "TokenClassification" in name:
-            return {**inputs, "labels": inputs["input_ids"] % 2}
-        return inputs if name.endswith(("Model", "Backbone")) else {**inputs, "labels": inputs["input_ids"]}
+        return {**inputs, **labels_for(model, inputs)}
 
     return example
 
@@ -55,8 +46,9 @@ def first(outputs):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_activation_checkpointing(name, build, example_of):
-    model = build(name).train()
+def test_every_parameter_is_trained_with_activation_checkpointing_too(name, build, example_of):
+    changes = {"token_mixers": [*get_args(TokenMixer)]} if "HybridBert" in name else {}
+    model = build(name, **changes).train()
     inputs = example_of(model)
 
     def gradients():
@@ -65,6 +57,10 @@ def test_activation_checkpointing(name, build, example_of):
         return {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
 
     expected, runs = gradients(), []
+    untrained = {key for key, _ in model.named_parameters() if key not in expected or not expected[key].abs().sum()}
+    # A bias common to all choices, or all tokens, changes no probability: its gradient is rounding, or zero.
+    common = {"MultipleChoice": {"classifier.bias"}, "QuestionAnswering": {"qa_outputs.bias"}}
+    assert untrained <= common.get(name.partition("For")[2], set())
     side = getattr(model.base_model, "encoder", getattr(model.base_model, "decoder", model.base_model))
     layers = side.layers
     norm = next(module for key, module in layers[0].named_modules() if "norm" in key)
@@ -102,13 +98,19 @@ def test_device_map_with_offload(name, build, example_of, tmp_path):
 def test_lora_trains_merges_saves_and_reloads(name, target, build, example_of, tmp_path):
     peft = pytest.importorskip("peft")
     family = family_of(name)
-    model, inputs = build(name), None
+    model = build(name)
+    before, output = copy.deepcopy(model.state_dict()), model.get_output_embeddings()
     head = [key for key, _ in model.named_children() if key in ("classifier", "qa_outputs")]
     config = peft.LoraConfig(
         target_modules="all-linear" if target == "all-linear" else NAMED[family], r=2, modules_to_save=head or None
     )
     torch.manual_seed(0)
+    linear = {key for key, module in model.named_modules() if type(module) is torch.nn.Linear and module is not output}
     adapted = peft.get_peft_model(model, config)
+    adapters = {key.split(".lora_")[0] for key, _ in adapted.named_parameters() if ".lora_" in key}
+    named = {key for key in linear if key.endswith(tuple(NAMED[family]))}
+    chosen = linear - {*head} if target == "all-linear" else named
+    assert adapters == {f"base_model.model.{key}" for key in chosen}  # the token-mixing weights are no linear layers
     inputs = example_of(model)
     optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.02)
     losses = []
@@ -120,7 +122,9 @@ def test_lora_trains_merges_saves_and_reloads(name, target, build, example_of, t
         losses.append(loss.item())
     assert losses[-1] < losses[0]
     adapted.save_pretrained(tmp_path / "adapter")
-    adapted.eval()
+    after = {key.replace(".base_layer", ""): tensor for key, tensor in adapted.eval().state_dict().items()}
+    kept = {key: tensor for key, tensor in before.items() if key.split(".")[0] not in head}
+    assert all(torch.equal(after[f"base_model.model.{key}"], tensor) for key, tensor in kept.items())
     reloaded = peft.PeftModel.from_pretrained(build(name), tmp_path / "adapter").eval()
     assert all(map(torch.equal, reloaded.state_dict().values(), adapted.state_dict().values()))
     with torch.no_grad():
@@ -169,12 +173,6 @@ def test_new_input_embeddings_are_used(name, build, tiny_inputs):
             assert all(side.get_input_embeddings() is new for side in sides)
 
 
-def test_image_models_say_what_they_read(build):
-    for name in CLASSES:
-        expected = "pixel_values" if re.search("Image|Backbone", name) else "input_ids"
-        assert build(name).main_input_name == expected, name
-
-
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Backbone" not in name])
 def test_hidden_states_and_attentions_are_those_of_the_model_below(name, build, tiny_inputs):
     model = build(name)
@@ -202,6 +200,7 @@ ATTENTION["HybridBert"] = ATTENTION["AMLP"]
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_transformers_may_do_with_a_class(name, build):
     model = build(name)
+    assert model.main_input_name == ("input_ids" if name in TEXT_CLASSES else "pixel_values")
     supported = [kind for kind in ("sdpa", "flash_attn", "flex_attn") if getattr(model, f"_supports_{kind}")]
     assert " ".join(supported) == ATTENTION[family_of(name)]
     assert model.supports_gradient_checkpointing and model._can_compile_fullgraph

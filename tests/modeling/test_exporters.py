@@ -1,6 +1,7 @@
-"""Transformers' exporters on every class: ONNX of one in the fast tests, all formats in `make test-extras`."""
+"""Transformers' exporters on every class, in `make test-extras`."""
 
 import copy
+import importlib.util
 import re
 from typing import get_args
 
@@ -17,6 +18,9 @@ from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own, about its own exporters
 LENGTH = 24  # the models' maximum
+ONNX = pytest.mark.skipif(
+    None in map(importlib.util.find_spec, ("onnxscript", "onnxruntime")), reason="needs the extra `export`"
+)
 CLASSES = {name: family.config for family in FAMILIES.values() for name in family.models.values()}
 GENERATING = [
     "GMLPForCausalLM",
@@ -61,7 +65,8 @@ def export(model, config, inputs):
     return AutoHfExporter.from_config(config).export(model, inputs, config=config)
 
 
-@pytest.mark.fast_cases(name="GMLPForSequenceClassification")  # one, as an export to ONNX takes seconds
+@ONNX
+@pytest.mark.slow  # the fast export to ONNX is that of `run_scripts/export/test_formats.py`
 @pytest.mark.parametrize(
     "name, changes",
     [
@@ -76,8 +81,6 @@ def export(model, config, inputs):
     ],
 )
 def test_onnx_with_any_batch_and_length(name, changes, build, tmp_path, tiny_inputs):
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
     model = build(name, **changes)
     exported = export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 3, 5))
     for batch, length in ((2, 9), (4, 2), (3, LENGTH)):
@@ -86,39 +89,23 @@ def test_onnx_with_any_batch_and_length(name, changes, build, tmp_path, tiny_inp
     check(type(exported).from_pretrained(tmp_path), model, tiny_inputs(model, 2, 7))
 
 
+@ONNX
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CLASSES if not re.search("Image|Backbone", name)])
-def test_onnx_of_every_text_model(name, build, tiny_inputs):
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
+@pytest.mark.parametrize(
+    ("name", "dynamic"),
+    [*((name, True) for name in CLASSES), *((name, False) for name in CLASSES if re.search("Image|Backbone", name))],
+)
+def test_onnx_of_every_class(name, dynamic, build, tiny_inputs):
     model = build(name)
-    check(export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 3, 5)), model, tiny_inputs(model, 2, 9))
+    inputs = tiny_inputs(model, 3, 5)
+    exported = export(model, OnnxConfig(dynamic=dynamic), inputs)
+    check(exported, model, tiny_inputs(model, 2, 9) if dynamic else inputs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CLASSES if re.search("Image|Backbone", name)])
-def test_onnx_of_image_models(name, build, tiny_inputs):
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
-    model = build(name)
-    inputs = tiny_inputs(model, 2, 0)
-    check(export(model, OnnxConfig(), inputs), model, inputs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CLASSES if re.search("Image|Backbone", name)])
-def test_onnx_of_image_models_in_any_batch(name, build, tiny_inputs):
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
-    model = build(name)
-    check(export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 2, 0)), model, tiny_inputs(model, 3, 0))
-
-
+@ONNX
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATING)
 def test_onnx_of_generation(name, build):
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
     model, config = build(name), OnnxConfig(dynamic=True)
     prompt = {"input_ids": torch.randint(3, 37, (2, 5)), "attention_mask": torch.ones(2, 5, dtype=torch.long)}
     exported = AutoHfExporter.from_config(config).export_for_generation(model, prompt, config=config)

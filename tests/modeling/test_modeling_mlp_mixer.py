@@ -1,19 +1,12 @@
-import re
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-import tokenmixers
 from tokenmixers import MLPMixerConfig, MLPMixerForImageClassification, MLPMixerForMaskedLM, MLPMixerModel
-from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.modeling.inputs.token_layout import TokenLayout
 from tokenmixers.modeling.mixins.grid_interpolation import grid_interpolation
-
-
-TEXT_MODELS = sorted({name for name in FAMILIES["mlp_mixer"].models.values() if not re.search("Image|Backbone", name)})
 
 
 @pytest.fixture(scope="session")
@@ -104,54 +97,6 @@ def test_a_batch_padded_on_either_side_equals_the_formula(data, build, pad, padd
     found = model(*pad(rows, padded, offsets)).last_hidden_state
     for states, row, offset in zip(found, rows, offsets, strict=True):
         torch.testing.assert_close(states[offset : offset + len(row)], mixer(model, row))
-
-
-def _inputs(class_name: str, ids: torch.Tensor, mask: torch.Tensor | None = None) -> dict:
-    """The rows as sequences, or as the choices of one question."""
-    inputs = {"input_ids": ids} if mask is None else {"input_ids": ids, "attention_mask": mask}
-    return {name: tensor[None] for name, tensor in inputs.items()} if "MultipleChoice" in class_name else inputs
-
-
-@pytest.mark.parametrize("class_name", [name for name in TEXT_MODELS if name != "MLPMixerModel"])
-def test_every_head_trains_every_parameter(class_name, tiny_config):
-    model = getattr(tokenmixers, class_name)(tiny_config(MLPMixerConfig, num_labels=3))
-    ids, labels = torch.randint(1, 37, (3, 11)), {"labels": torch.randint(3, (3, 11))}
-    if "Sequence" in class_name:
-        labels = {"labels": torch.tensor([0, 2, 1])}
-    elif "MultipleChoice" in class_name:
-        labels = {"labels": torch.tensor([2])}
-    elif "QuestionAnswering" in class_name:
-        labels = {"start_positions": torch.tensor([0, 1, 2]), "end_positions": torch.tensor([2, 5, 2])}
-    model(**_inputs(class_name, ids), **labels).loss.backward()
-    untrained = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum()}
-    # A bias common to all choices changes no probability: its gradient is rounding, or zero.
-    assert untrained <= ({"classifier.bias"} if "MultipleChoice" in class_name else set())
-
-
-def test_a_row_of_padding_alone_is_finite_and_disturbs_nobody(build):
-    model = build()
-    ids, mask = torch.randint(1, 37, (2, 6)), torch.tensor([[0] * 6, [0] * 2 + [1] * 4])
-    found = model(ids, mask).last_hidden_state
-    assert found.isfinite().all()
-    torch.testing.assert_close(found[1, 2:], model(ids[1:, 2:]).last_hidden_state[0])
-
-
-@given(data=st.data())
-def test_padding_gets_no_gradient(data, build, pad, padded_layouts):
-    lengths, padded, offsets = data.draw(padded_layouts())
-    _, mask = pad([torch.zeros(length, dtype=torch.long) for length in lengths], padded, offsets)
-    embeddings = torch.randn(*mask.shape, 10, dtype=torch.float64, requires_grad=True)
-    found = build()(inputs_embeds=embeddings, attention_mask=mask).last_hidden_state
-    (gradient,) = torch.autograd.grad((found * torch.randn_like(found))[mask.bool()].sum(), embeddings)
-    assert not gradient[mask == 0].any()
-    assert gradient[mask == 1].any()
-
-
-def test_padding_is_seen_when_asked(build):
-    ids, mask = torch.tensor([[5, 6, 7]]), torch.tensor([[1, 1, 0]])
-    seen = build(mask_padding=False)
-    torch.testing.assert_close(seen(ids, mask).last_hidden_state, seen(ids).last_hidden_state)
-    assert not torch.allclose(build()(ids, mask).last_hidden_state, seen(ids).last_hidden_state)
 
 
 @pytest.mark.parametrize("length", [5, 30])

@@ -1,5 +1,7 @@
 """Several documents in a row (`seq_idx`) give what each gives in a row of its own."""
 
+from typing import get_args
+
 import datasets
 import pytest
 import torch
@@ -7,47 +9,39 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tokenmixers
+from tokenmixers.configuration.configuration_hybrid_bert import TokenMixer
 from tokenmixers.modeling.inputs.token_layout import positions_in_documents
 
 
 MODELS = {
     "gmlp, toeplitz": ("GMLPForMaskedLM", {"spatial_weight_type": "toeplitz"}),
     "gmlp, full": ("GMLPForTokenClassification", {"spatial_weight_type": "full"}),
-    "gmlp decoder": ("GMLPForCausalLM", {"is_decoder": True}),
+    "gmlp decoder": ("GMLPForCausalLM", {}),
     "gmlp decoder, full": ("GMLPForCausalLM", {"is_decoder": True, "spatial_weight_type": "full"}),
     "amlp": ("AMLPForMaskedLM", {}),
     "amlp, eager": ("AMLPForMaskedLM", {"attn_implementation": "eager"}),
-    "amlp decoder": ("AMLPForCausalLM", {"is_decoder": True}),
+    "amlp decoder": ("AMLPForCausalLM", {}),
 }
 for component in ("vanilla", "dense", "random", "factorized_dense", "factorized_random", "relative"):
     MODELS[f"synthesizer, {component}"] = ("SynthesizerForMaskedLM", {"attention_components": [component]})
 MODELS["synthesizer, mixture"] = ("SynthesizerForMaskedLM", {"attention_components": ["vanilla", "dense", "random"]})
 MODELS["synthesizer decoder"] = (
     "SynthesizerForCausalLM",
-    {"attention_components": ["vanilla", "random"], "is_decoder": True},
+    {"attention_components": ["vanilla", "random"]},
 )
 for component in ("dense", "random", "factorized_random", "relative"):  # masks of our own, without the interface's
     MODELS[f"synthesizer decoder, {component}"] = (
         "SynthesizerForCausalLM",
-        {"attention_components": [component], "is_decoder": True},
+        {"attention_components": [component]},
     )
+for mixer in get_args(TokenMixer):
+    MODELS[f"hybrid, {mixer}"] = ("HybridBertForMaskedLM", {"token_mixers": [mixer]})
 MODELS["synthesizer, learned positions"] = ("SynthesizerForMaskedLM", {"position_embedding_type": "learned"})
 
 
 @pytest.fixture
-def build(tiny_config, randomise):
-    def model(name, attn_implementation=None, **changes):
-        config_class = getattr(tokenmixers, name.split("For")[0] + "Config")
-        if "Synthesizer" in name:
-            changes |= {"num_attention_heads": 2, "head_dim": 4}
-        config = tiny_config(config_class, **{"max_position_embeddings": 16, **changes})
-        built = randomise(getattr(tokenmixers, name)(config)).eval()
-        if attn_implementation is not None:
-            built.set_attn_implementation(attn_implementation)
-        return built
-
-    return model
+def build(tiny_model):
+    return lambda name, **changes: tiny_model(name, **{"max_position_embeddings": 16, **changes})
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -122,7 +116,7 @@ def test_positions_that_start_again_separate_the_documents_of_a_decoder(name, bu
 
 @pytest.mark.parametrize("class_name", ["GMLPForMaskedLM", "AMLPForTokenClassification", "SynthesizerForCausalLM"])
 def test_the_trainer_keeps_the_column(class_name, build, tmp_path):
-    model = build(class_name, is_decoder="Causal" in class_name)
+    model = build(class_name)
     row = {"input_ids": [3, 4, 5], "labels": [1, 1, 0], "seq_idx": [0, 0, 1]}
     arguments = transformers.TrainingArguments(tmp_path, report_to="none", use_cpu=True)
     trainer = transformers.Trainer(model, arguments, train_dataset=datasets.Dataset.from_list([row]))
@@ -139,10 +133,10 @@ def test_mistakes(build):
     flash.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match="'flash_attention_2', which has no mask for them: use 'sdpa'"):
         flash(ids, seq_idx=torch.zeros(2, 5))
-    decoder = build("GMLPForCausalLM", is_decoder=True)
+    decoder = build("GMLPForCausalLM")
     cache = decoder(ids, use_cache=True).past_key_values
     with pytest.raises(ValueError, match="with tokens in a cache"):
         decoder(ids[:, :1], past_key_values=cache, seq_idx=torch.zeros(2, 1))
-    seq2seq = build("SynthesizerForConditionalGeneration", is_encoder_decoder=True)
+    seq2seq = build("SynthesizerForConditionalGeneration")
     with pytest.raises(ValueError, match="Encoder-decoders do not support `seq_idx`"):
         seq2seq(ids, decoder_input_ids=ids, seq_idx=torch.zeros(2, 5))

@@ -94,34 +94,21 @@ def waits(tiny_model):
     return run
 
 
-def labels_of(model, inputs):
-    """Labels for the loss of the model's head, if it has one."""
-    name = type(model).__name__
-    batch = next(iter(inputs.values())).shape[0]
-    if "QuestionAnswering" in name:
-        return {key: torch.ones(batch, dtype=torch.long) for key in ("start_positions", "end_positions")}
-    if name.endswith(("Model", "Backbone")):
-        return {}
-    if name.endswith(("CausalLM", "MaskedLM", "ConditionalGeneration")):
-        return {"labels": inputs["input_ids"]}
-    return {"labels": inputs["input_ids"] % 2 if "Token" in name else torch.ones(batch, dtype=torch.long)}
-
-
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_no_class_waits_for_rows_without_padding(name, training, tiny_model, tiny_inputs, waits):
+def test_no_class_waits_for_rows_without_padding(name, training, tiny_model, tiny_inputs, labels_for, waits):
     model = tiny_model(name).train(training)
     inputs = tiny_inputs(model, 2, 6, masked=False)
-    inputs |= labels_of(model, inputs) if training else {}
+    inputs |= labels_for(model, inputs) if training else {}
     inputs |= {"num_items_in_batch": torch.tensor(5)} if training and not name.endswith(("Model", "Backbone")) else {}
     assert waits(model, **inputs) == []
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_nothing_is_copied_between_devices(name, tiny_model, tiny_inputs, waits):
+def test_nothing_is_copied_between_devices(name, tiny_model, tiny_inputs, labels_for, waits):
     model = tiny_model(name).train()
     inputs = tiny_inputs(model, 2, 6, masked=False)
-    inputs = {key: value.to("meta") for key, value in (inputs | labels_of(model, inputs)).items()}
+    inputs = {key: value.to("meta") for key, value in (inputs | labels_for(model, inputs)).items()}
     assert waits(model.to("meta"), **inputs) == []
 
 

@@ -164,14 +164,6 @@ def test_what_cannot_start_as_the_same_function():
         synthesizer_from_t5(t5(), attention_components=["fixed_random", "vanilla"])
 
 
-def test_from_a_folder(tmp_path):
-    original = t5("v1.1")
-    original.save_pretrained(tmp_path / "t5")
-    model = synthesizer_from_t5(tmp_path / "t5")
-    model.save_pretrained(tmp_path / "synthesizer")
-    assert_same(SynthesizerForConditionalGeneration.from_pretrained(tmp_path / "synthesizer"), original)
-
-
 @pytest.mark.parametrize("components", [["vanilla"], ["random", "vanilla"]])
 def test_float16_keeps_what_t5_keeps(tmp_path, components):
     """Products of the last matrix of a feed-forward layer overflow in float16."""

@@ -26,19 +26,8 @@ LABELLED = [1, 6, 2, 0, 3, 5, 4]  # labelled tokens of each row
 
 
 @pytest.fixture
-def build(tiny_config, randomise):
-    def model(name, **changes):
-        model_class = getattr(tokenmixers, name)
-        if "Synthesizer" in name:
-            changes |= {"num_attention_heads": 2, "head_dim": 4}
-        if "Image" in name:
-            changes |= {"image_size": 8, "patch_size": 4}
-        if "Conditional" in name:
-            changes |= {"is_encoder_decoder": True, "num_decoder_layers": 1, "decoder_start_token_id": 0}
-        config = tiny_config(model_class.config_class, num_labels=3, is_decoder="CausalLM" in name, **changes)
-        return randomise(model_class(config)).eval().double()
-
-    return model
+def build(tiny_model):
+    return lambda name, **changes: tiny_model(name, num_labels=3, **changes).double()
 
 
 @functools.cache
@@ -154,6 +143,14 @@ def test_classification_loss_is_that_of_transformers(problem_type, labels, dtype
     labels = labels.float() if labels.shape == logits.shape else labels
     torch.testing.assert_close(loss, ForSequenceClassificationLoss(labels, logits.float(), theirs))
     assert ours.problem_type == theirs.problem_type
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 1)])
+def test_one_label_is_a_number(shape):
+    logits, labels, config = torch.randn(5, 1), torch.randn(shape), tokenmixers.GMLPConfig(num_labels=1)
+    expected = (logits.flatten() - labels.flatten()).square().mean()
+    torch.testing.assert_close(classification_loss(labels, logits, config), expected)
+    assert config.problem_type == "regression"
 
 
 def test_labels_can_be_integers_of_32_bits():

@@ -201,10 +201,12 @@ def test_functions_of_users_are_called(model, sdpa_calls, monkeypatch):
         calls.append(module)
         return eager(module, *args, **kwargs)
 
-    monkeypatch.setitem(AttentionInterface._global_mapping, "own", own)
-    model.to(torch.bfloat16).set_attn_implementation("own")
-    model(torch.tensor([[1, 2, 3]]))
-    assert len(calls) == model.config.num_hidden_layers and not sdpa_calls
+    model.to(torch.bfloat16)
+    for name in ("own", "sdpa"):
+        monkeypatch.setitem(AttentionInterface._global_mapping, name, own)
+        model.set_attn_implementation(name)
+        model(torch.tensor([[1, 2, 3]]))
+    assert len(calls) == 2 * model.config.num_hidden_layers and not sdpa_calls
 
 
 @pytest.mark.fast_cases(model="HybridBertModel")  # all families call the attention alike

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
-from transformers.modeling_utils import AttentionInterface
 
-from tokenmixers import AMLPConfig, AMLPModel, SynthesizerConfig, SynthesizerModel
+from tokenmixers import SynthesizerConfig, SynthesizerModel
 from tokenmixers.modeling.layers.attention import eager_attention_forward, softmax
 
 
@@ -39,36 +38,6 @@ def test_written_out_is_the_formula(batch, heads, queries, more_keys, mask, has_
     expected = logits / logits.sum(-1, keepdim=True)
     assert_close(weights, expected)
     assert_close(output, torch.einsum("bhqk,bhkd->bqhd", expected, value))
-
-
-def model_of(kind):
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-    if kind == "amlp":
-        return AMLPModel(AMLPConfig(**sizes, attention_size=8, max_position_embeddings=8))
-    config = SynthesizerConfig(
-        **sizes,
-        num_attention_heads=2,
-        attention_components=["vanilla", "random"],
-        is_encoder_decoder=False,
-        max_position_embeddings=8,
-    )
-    return SynthesizerModel(config)
-
-
-def test_functions_of_users_are_called():
-    model, calls = model_of("amlp").eval(), []
-
-    def own(module, query, key, value, attention_mask, **kwargs):
-        calls.append(module)
-        return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
-
-    for name in ("own", "sdpa"):
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setitem(AttentionInterface._global_mapping, name, own)
-            model.set_attn_implementation(name)
-            model(torch.tensor([[1, 2, 3]]))
-    assert len(calls) == 2 * model.config.num_hidden_layers
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

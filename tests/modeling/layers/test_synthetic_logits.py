@@ -175,7 +175,7 @@ def check(stack, lengths, left, seed):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_single_component(component, causal):
-    check(build(1, attention_components=[component], is_decoder=causal), [5, 3], left=True, seed=2)
+    check(build(1, attention_components=[component], is_decoder=causal), [4, 2], left=True, seed=2)
 
 
 @given(st.data())

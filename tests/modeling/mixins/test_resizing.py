@@ -19,26 +19,6 @@ def test_text_that_fits_both_lengths_is_answered_alike(tiny_config, randomise, w
     assert model(torch.randint(37, (1, new))).logits.isfinite().all()
 
 
-def test_a_resized_model_is_saved_and_loaded(tiny_config, randomise, tmp_path):
-    model = randomise(GMLPForMaskedLM(tiny_config())).eval()
-    model.resize_position_embeddings(17)
-    model.save_pretrained(tmp_path)
-    input_ids = torch.randint(37, (1, 17))
-    loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
-    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
-    torch.testing.assert_close(loaded(input_ids).logits, model(input_ids).logits)
-
-
-def test_toeplitz_to_full_changes_no_output(tiny_config, randomise):
-    model = randomise(GMLPForMaskedLM(tiny_config())).eval()
-    input_ids = torch.randint(37, (3, 9))
-    before = model(input_ids).logits
-    model.to_full_spatial_weights()
-    assert model.config.spatial_weight_type == "full"
-    assert model.model.layers[0].sgu.spatial_proj.weight.shape == (11, 11)
-    torch.testing.assert_close(model(input_ids).logits, before)
-
-
 def smoothing(grid, spread):
     """A filter that averages over the picture around each patch, `spread` in units of the picture's side."""
     places = torch.cartesian_prod(*((torch.arange(n, dtype=torch.double) + 0.5) / n for n in grid))

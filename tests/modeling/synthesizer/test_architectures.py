@@ -14,6 +14,7 @@ from tokenmixers import (
 )
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("is_decoder", [False, True])
 def test_implementations_agree(build, tokens, pad, components, is_decoder):
     ids, mask = pad([tokens(5), tokens(11, seed=1)], left=True)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import DynamicCache, StaticCache
+from transformers import StaticCache
 
 
 def greedy(model, ids, steps, mask=None, **kwargs):
@@ -14,19 +14,6 @@ def greedy(model, ids, steps, mask=None, **kwargs):
         ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], dim=1)
         mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
     return ids
-
-
-def test_cached_steps_equal_one_pass(causal_lm, tokens, pad, components):
-    model = causal_lm(components)
-    ids, mask = pad([tokens(9), tokens(12, seed=1)], left=True)
-    with torch.no_grad():
-        whole = model(ids, mask).logits
-        cache, parts = None, []
-        for start, end in ((0, 5), (5, 6), (6, 9), (9, 12)):
-            output = model(ids[:, start:end], mask[:, :end], past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
-            parts.append(output.logits)
-    torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -87,43 +74,9 @@ def test_seq2seq_generate_is_greedy_search(seq2seq, tokens, pad, components, cac
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
-@pytest.mark.parametrize("components", [["random"], ["dense"], ["random", "vanilla"]])
-def test_beam_search_reorders_the_cache(causal_lm, tokens, pad, components):
-    model = causal_lm(components)
-    ids, mask = pad([tokens(4), tokens(7, seed=1)], left=True)
-    options = {"max_new_tokens": 8, "num_beams": 3, "do_sample": False, "attention_mask": mask}
-    cached = model.generate(ids, **options)
-    assert torch.equal(cached, model.generate(ids, use_cache=False, **options))
-    assert not torch.equal(cached, greedy(model, ids, 8, mask))
-
-
-@pytest.mark.parametrize("components", [["random"], ["dense"], ["random", "vanilla"]])
-def test_assisted_decoding_crops_the_cache(causal_lm, tokens, components):
-    model, assistant = causal_lm(components), causal_lm(["random"], seed=1)
-    ids = tokens(1, 5)
-    assisted = model.generate(ids, assistant_model=assistant, max_new_tokens=9, do_sample=False)
-    assert torch.equal(assisted, greedy(model, ids, 9))
-    looked_up = model.generate(ids, prompt_lookup_num_tokens=2, max_new_tokens=9, do_sample=False)
-    assert torch.equal(looked_up, assisted)
-
-
 def cache_bytes(cache):
     storages = [t.untyped_storage() for layer in cache.layers for t in (layer.keys, layer.values)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
-@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
-def test_without_vanilla_the_cache_has_half_the_bytes(causal_lm, tokens, all_components, cache_class):
-    held = 14 if cache_class is StaticCache else 12
-    for components in all_components:
-        model = causal_lm(components)
-        length = {"max_cache_len": 14} if cache_class is StaticCache else {}
-        cache = cache_class(config=model.config, **length)
-        for step in tokens(6, 2, 2):
-            model(step, past_key_values=cache)
-        assert cache.get_seq_length() == 12
-        kept = 2 if "vanilla" in components else 1  # keys and values
-        assert cache_bytes(cache) == 2 * 2 * held * kept * 2 * 6 * 4  # layers, batch, tokens, heads, width, bytes
 
 
 @pytest.mark.parametrize("components", [["random"], ["dense"]])
