@@ -52,6 +52,7 @@ class MetricArguments:
         default_factory=lambda: ["bleu"],
         metadata={"help": "bleu (sacreBLEU), bleu_1 (of single words, for dialogue), rouge, or several of them."},
     )
+    bleu_tokenize: str = field(default="13a", metadata={"help": "sacreBLEU's tokenization: 13a, intl, zh, char, ..."})
 
     def __post_init__(self):
         unknown = [name for name in self.metric if name not in METRICS]
@@ -121,8 +122,11 @@ def score_texts(
             found = load_metric("rouge").compute(**pairs, **options)
             scores |= {kind: 100.0 * sum(values) / len(values) for kind, values in found.items()}
         else:
-            import_optional("sacrebleu", "seq2seq", f"--metric {name}")
-            found = load_metric("sacrebleu").compute(**pairs, max_ngram_order=1 if name == "bleu_1" else 4)
+            known = import_optional("sacrebleu", "seq2seq", f"--metric {name}").BLEU.TOKENIZERS
+            if arguments.bleu_tokenize not in known:
+                raise UserError(f"--bleu_tokenize {arguments.bleu_tokenize!r} is unknown. Known: {', '.join(known)}.")
+            options = {"tokenize": arguments.bleu_tokenize, "max_ngram_order": 1 if name == "bleu_1" else 4}
+            found = load_metric("sacrebleu").compute(**pairs, **options)
             scores[name], signature = found["score"], found["signature"]
     return scores, signature
 

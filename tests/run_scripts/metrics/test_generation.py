@@ -100,6 +100,8 @@ def test_bleu_of_characters():
     assert "tok:char" in signature
     with pytest.raises(ValueError, match=r"`tokenize='words'` is unknown\. Known: none, zh, 13a"):
         corpus_bleu(["a"], [["a"]], tokenize="words")
+    with pytest.raises(SystemExit, match=r"--bleu_tokenize 'words' is unknown\. Known: none, zh, 13a"):
+        score_texts(["a"], [["a"]], MetricArguments(bleu_tokenize="words"))
 
 
 def test_rouge_is_its_definition():
