@@ -139,7 +139,7 @@ def test_rows_of_papers_are_of_the_kinds_that_they_name():
 
 
 def arguments_of(recipe: str, *own: type, **changes: str) -> list:
-    """A recipe of pretraining with a few changes: model, data, own, card and training arguments."""
+    """A recipe of pretraining with a few changes: model, data, own and training arguments."""
     text = BlockDataArguments if "lm1b" in recipe else TextDataArguments
     types = (ModelArguments, text, *own, ScriptTrainingArguments)
     return list(parse_arguments(types, [recipe, *(part for key in changes for part in (f"--{key}", changes[key]))]))
@@ -160,7 +160,7 @@ C4 = ["c4_span_corruption_glu.yaml", "c4_span_corruption_synthesizer.yaml"]
 @pytest.mark.parametrize("recipe", C4)
 def test_c4_recipes_train_as_mesh_tensorflow_does(recipe):
     """128 inputs of 512 tokens, targets of 114; Adafactor relative to the parameters, and the schedule's formula."""
-    _, data, spans, _, args = arguments_of(recipe, SpanCorruptionArguments, eval_strategy="no")
+    _, data, spans, args = arguments_of(recipe, SpanCorruptionArguments, eval_strategy="no")
     assert data.max_seq_length == 512
     assert span_corruption_lengths(512, spans.noise_density, spans.mean_noise_span_length) == (568, 114)
     assert 8 * args.per_device_train_batch_size * args.gradient_accumulation_steps == 128  # "eight devices"
@@ -213,7 +213,7 @@ def test_the_language_modelling_recipe_builds_every_row_of_the_papers_table():
     names = [f"synthesizer-{name.replace('_', '-')}" for name in list(PRESETS)[:11]]
     assert {*quoted} | {*re.search(r"#   (synthesizer.+): no figure", head)[1].split(", ")} == {*names}
     for name in names:
-        model, data, _, args = arguments_of("lm1b_synthesizer.yaml", config_name=name)
+        model, data, args = arguments_of("lm1b_synthesizer.yaml", config_name=name)
         config = load_config(model)
         decoder = built(AutoModelForCausalLM, config)
         assert decoder.config.is_decoder and not decoder.config.is_encoder_decoder
