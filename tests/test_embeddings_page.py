@@ -102,7 +102,8 @@ def intervals(tmp_path_factory) -> tuple[dict, str]:
     (folder / "outputs" / "evaluation").mkdir(parents=True)
     shutil.copy(EMBEDDINGS / "quality.json", folder / "outputs" / "evaluation" / "results.json")
     code = compile((EMBEDDINGS / "retrieval_intervals.py").read_text(), "page", "exec")
-    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.chdir(folder)
         exec(code, names := {})
     return names, printed.getvalue()
 

@@ -142,7 +142,9 @@ def test_code_of_another_head_does_not_stay_behind(build, tmp_path):
     answering = build("amlp")
     answering.save_pretrained(tmp_path)
     (tmp_path / "mine.py").write_text("mine = True\n")
+    (tmp_path / "generation_config.json").write_text("{}")  # of a decoder
     tokenmixers.AMLPForMaskedLM(answering.config).save_pretrained(tmp_path)
+    assert not (tmp_path / "generation_config.json").exists()
     assert set(saved_code(tmp_path)) == {"configuration_amlp.py", "modeling_amlp.py", "mine.py"}
 
 
