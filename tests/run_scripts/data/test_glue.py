@@ -1,6 +1,7 @@
 """Every task from a small file as its benchmark offers it, and the files that its server takes."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.glue import CLASSIFIED, TASKS, find_task
 
+
+SHARED = Path(__file__).parents[3] / ".." / "shared" / "data"
 
 #: Task -> (file below the data folder, content, texts of the first row, labels).
 OFFICIAL = {
@@ -254,3 +257,22 @@ def test_hub_data_are_asked_for_as_they_are_stored(monkeypatch):
         (("nyu-mll/glue", "mnli"), {"split": "validation_mismatched", **common}),
         (("aps/super_glue", None), {"split": "validation", **common, **converted}),
     ]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="real data are not here")
+@pytest.mark.parametrize(
+    ("name", "sizes", "positive"),
+    [
+        ("cola", (8551, 1043, 1063), 721),
+        ("mrpc", (3668, 408, 1725), 279),
+        ("stsb", (5749, 1500, 1379), None),
+        ("rte", (2490, 277, 3000), 131),
+    ],
+)
+def test_real_files(name, sizes, positive):
+    task = TASKS[name]
+    tables = [task.read(split, "", str(SHARED / "glue")) for split in ("train", "validation", "test")]
+    assert tuple(len(table.rows) for table in tables) == sizes
+    labels = [task.read_label(row["label"]) for row in tables[1].rows]
+    assert positive in (None, sum(labels))
+    assert not task.has_label(tables[2].rows[0])
