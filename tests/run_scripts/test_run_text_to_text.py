@@ -102,7 +102,7 @@ def mixture(command, data, tokenizer):
 def test_trains_one_model_for_all_and_reports_each(mixture, tmp_path, capsys, table_of):
     tasks = "cb stsb multirc record wsc squad"
     options = {"eval_strategy": "steps", "eval_steps": 2, "do_predict": True, "train_tokenizer": 200}
-    options |= {"generation_max_length": 5}
+    options |= {"generation_max_length": 5, "mixing_limit": 100}
     options |= {"tokenizer_name": None, "config_overrides": SIZES}
     results = run_text_to_text.main(mixture(tasks, **options))
     run = tmp_path / "run"

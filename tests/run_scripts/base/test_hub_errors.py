@@ -10,6 +10,7 @@ from pathlib import Path
 import datasets
 import huggingface_hub
 import pytest
+from huggingface_hub import ModelCard
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from tokenmixers import GMLPForMaskedLM
@@ -17,6 +18,7 @@ from tokenmixers.run_scripts import push_to_hub, run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.hub_errors import explain
 from tokenmixers.run_scripts.data.loading import load_named
+from tokenmixers.run_scripts.training import trainer
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 
 
@@ -103,8 +105,9 @@ def test_a_push_that_fails_during_training_does_not_end_it(hub, online, command,
     assert "model.safetensors" in state.commits[state.branches["me/model"]["main"]]
 
 
-def test_a_card_that_would_be_refused_ends_a_run_before_it_trains(train, tmp_path):
-    message = train(license="my-own")
+def test_a_card_that_would_be_refused_ends_a_run_before_it_trains(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "training_card", lambda *_: ModelCard("---\nlicense: my-own\n---\n"))
+    message = train()
     assert "the Hub refused the metadata at the head of README.md" in message
     assert '"license" with value "my-own" is not valid' in message
     assert not list((tmp_path / "run").glob("*.safetensors"))
