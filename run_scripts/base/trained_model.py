@@ -128,13 +128,13 @@ def _modules_of_hub(name: str) -> str | None:
     """The modules.json of a Hub id; only a repository that the cache knows nothing of is asked for it."""
     from .hub_errors import offline_without_network  # which imports `datasets`, in a second
 
-    known = [cached_file(name, file, **_LOCAL) for file in ("modules.json", "config.json")]
-    if any(known):
-        return known[0]
     try:
+        known = [cached_file(name, file, **_LOCAL) for file in ("modules.json", "config.json")]
+        if any(known):
+            return known[0]
         with offline_without_network():
             return cached_file(name, "modules.json", **{**_LOCAL, "local_files_only": False})
-    except OSError:  # there is no such repository, which loading it says
+    except OSError:  # no such repository, or no name of one, which loading it says
         return None
 
 

@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 #: Inputs of the tokenizer at once: what they allocate stays in the processor's cache.
 _BATCH = 100
-#: Words whose tokens are kept in memory at once.
-_WORDS = 300_000
+#: Tokens of words that are kept in memory at once.
+_TOKENS = 1_000_000
 
 #: The columns that are made of encodings, with the numbers that `datasets` would choose.
 KINDS = {
@@ -108,6 +108,7 @@ class _Words:
     def __init__(self, backend: Tokenizer):
         self.backend = backend
         self.tokens: dict[str, list[int]] = {}
+        self.kept = 0
         with_special = backend.encode("a")
         place = with_special.special_tokens_mask.index(0)
         count = len(backend.encode("a", add_special_tokens=False).ids)
@@ -135,12 +136,14 @@ class _Words:
 
     def _read(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of tokens of words, and all tokens."""
-        if len(self.tokens) > _WORDS:
+        if self.kept > _TOKENS:
             self.tokens.clear()
+            self.kept = 0
         if new := [word for word in words if word not in self.tokens]:
             self.backend.no_truncation()
             found = self.backend.encode_batch_fast(new, add_special_tokens=False)
             self.tokens.update(zip(new, (encoding.ids for encoding in found), strict=True))
+            self.kept += sum(1 + len(encoding) for encoding in found)
         tokens = [self.tokens[word] for word in words]
         sizes = np.fromiter(map(len, tokens), np.int64, len(tokens))
         return sizes, np.fromiter(chain.from_iterable(tokens), np.int32, sizes.sum())
@@ -165,11 +168,13 @@ def _known_words(tokenizer: PreTrainedTokenizerBase) -> _Words | None:
     if not all(isinstance(getattr(backend, name, None), kind) for name, kind in kinds.items()):
         return None
     added = sorted(tokenizer.added_tokens_encoder)
-    if tokenizer.truncation_side != "right" or any(" " in token for token in added):
+    if tokenizer.truncation_side != "right" or any(len(token.split()) != 1 for token in added):
         return None
     state = added, len(tokenizer), backend.normalizer.__getstate__(), backend.post_processor.__getstate__()
     if _KNOWN.get(tokenizer, (None,))[0] != state:
         backend.no_truncation()
         backend.no_padding()
+        if any(backend.encode("a").type_ids):  # token types of its own
+            return None
         _KNOWN[tokenizer] = state, _Words(backend)
     return _KNOWN[tokenizer][1]

@@ -205,11 +205,16 @@ def read_in_parts(model: SentenceTransformer, tokens: int) -> None:
             f"--max_tokens_per_batch {tokens} is less than a text can have, which is {model.max_seq_length} tokens: "
             "give more, or a lower --max_seq_length."
         )
+    if encoder.config.output_hidden_states or not any(isinstance(part, Pooling) for part in model):
+        raise UserError(
+            "--max_tokens_per_batch keeps the last layer's states alone, which a Pooling reads; this model has "
+            "another module or output_hidden_states: leave it out."
+        )
     read = encoder.forward
 
     def forward(**inputs: Any) -> Any:
         count, length = inputs["input_ids"].shape
-        rows = tokens // length
+        rows = max(1, tokens // length)
         if count <= rows or not torch.is_grad_enabled():
             return read(**inputs)
 

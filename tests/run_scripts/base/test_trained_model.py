@@ -59,6 +59,11 @@ def test_a_mistyped_folder_is_not_looked_for_on_the_hub(load, tmp_path, monkeypa
         load("outputs/gmlp/seed_1")
 
 
+def test_what_cannot_be_a_hub_id_is_left_to_the_loading():
+    for name in ("bad name!/x", "foo\\bar", "a" * 120):
+        check_folder(name)
+
+
 @pytest.mark.parametrize("name", ["outputs/gmlp", "user/gmpl", "google/gmpl", "gmpl"])
 def test_folders_and_hub_ids_are_looked_for(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

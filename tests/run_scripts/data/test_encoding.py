@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from tokenizers import AddedToken
+from tokenizers.processors import TemplateProcessing
 from transformers import BertTokenizer
 
 from tokenmixers.run_scripts.data import encoding
@@ -50,12 +52,14 @@ def tokenizer(request, tmp_path):
 
 
 def test_tokens_are_those_of_each_text(tokenizer, monkeypatch):
-    monkeypatch.setattr(encoding, "_WORDS", 50)  # some are forgotten
+    monkeypatch.setattr(encoding, "_TOKENS", 50)  # some are forgotten
     draw = random.Random(0)
     texts = ["".join(draw.choices(PIECES, k=draw.randint(0, 12))) for _ in range(400)]
     for start in range(0, 400, 100):
         if start == 200:
             tokenizer.add_tokens(["ab", "xa"])
+        if start == 300:
+            tokenizer.add_tokens([AddedToken("a\u00a0b", normalized=True)])  # a token across two words
         part = texts[start : start + 100]
         for options in ({"truncation": "longest_first", "max_length": 7}, {"truncation": False}):
             found = encoding.encode(tokenizer, zip(part), **options)
@@ -75,3 +79,12 @@ def test_a_tokenizer_of_words_reads_each_once(tmp_path, monkeypatch):
         columns = encoding.encode(tokenizer, [(text,)], truncation=True, max_length=9)
     assert read == [0, 2, 3]
     assert columns["input_ids"][0].as_py() == [2, 5, 8, 3]
+
+
+def test_token_types_of_a_template_are_kept(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
+    special = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("[CLS]:2 $A:0 [SEP]:0", None, special)
+    columns = encoding.encode(tokenizer, [("the ab",)], truncation=True, max_length=9)
+    assert columns["token_type_ids"][0].as_py() == tokenizer("the ab")["token_type_ids"] == [2, 0, 0, 0]
