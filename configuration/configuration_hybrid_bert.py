@@ -67,7 +67,7 @@ class HybridBertConfig(ValidatedConfig):
         layer_norm_eps (`float`, defaults to 1e-12): Epsilon of all norms except those of gates.
         final_norm (`bool`, *optional*):
             Whether a norm follows the last layer; `None` means after a `"gmlp"` or `"amlp"` block. Saving sets it for
-            a model whose last layers were removed.
+            a model whose last layers were removed: for a new model with other layers set it to `None`.
         gate_layer_norm_eps (`float`, defaults to 1e-5): Epsilon of the norm inside spatial gating units.
         initializer_range (`float`, defaults to 0.02): Standard deviation for initializing all other weights.
         tie_word_embeddings (`bool`, defaults to `True`):

@@ -1713,8 +1713,7 @@ class HybridBertLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: HybridBertConfig, layer_idx: int = 0):
         super().__init__()
-        self.token_mixer = config.token_mixers[layer_idx]  # type: ignore[index]  # `__post_init__` has set it
-        self.self_attn = MIXERS[self.token_mixer](config)
+        self.self_attn = MIXERS[config.token_mixers[layer_idx]](config)  # type: ignore[index]  # `__post_init__` sets it
         self.self_attn_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
@@ -1767,11 +1766,9 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     _token_mixing_module = (SpatialProjection, HybridBertSynthesizer, HybridBertAFT, HybridBertPositions)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save the model as it is: its layers, some of which may have left, and its last norm set configuration."""
-        names = {block: name for name, block in BLOCKS.items()}
-        layers: Any = self.base_model.layers
-        self.config.token_mixers = types = [names.get(type(layer)) or layer.token_mixer for layer in layers]
-        self.config.num_hidden_layers = len(layers)
+        """Save the model as it is: the configuration follows its layers, some of which may have been removed."""
+        types = [layer.token_mixer for layer in self.base_model.layers]
+        self.config.token_mixers, self.config.num_hidden_layers = types, len(types)
         has_norm = not isinstance(self.base_model.norm, nn.Identity)
         self.config.final_norm = None if has_norm == (types[-1] in BLOCKS) else has_norm
         super().save_pretrained(*args, **kwargs)
@@ -1809,6 +1806,8 @@ class HybridBertModel(HybridBertPreTrainedModel):
         self.embed_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
+        for layer, name in zip(self.layers, types, strict=True):
+            layer.token_mixer = name
         has_norm = types[-1] in BLOCKS if config.final_norm is None else config.final_norm
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if has_norm else nn.Identity()
         self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)

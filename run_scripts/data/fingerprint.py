@@ -72,14 +72,15 @@ def _columns(table: datasets.table.Table, step: int) -> Iterator[tuple[str, pa.A
     while any(pa.types.is_struct(kind) for kind in table.schema.types):
         table = table.flatten()
     for name in sorted(table.column_names):
-        values = table[name].combine_chunks()
-        kind = values.type
+        values, kind = table[name], table.schema.field(name).type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            yield name, values[::step]
+            for start in range(0, len(values), step):  # joined, images may have more bytes than an array
+                yield name, pa.array([values[start].as_py()], kind)
             values = compute.binary_length(values)
-        elif name.rpartition(".")[2] == "path" and pa.types.is_string(kind):
+        values = values.combine_chunks()
+        if name.rpartition(".")[2] == "path" and pa.types.is_string(kind):
             if (held := name.removesuffix("path") + "bytes") in table.column_names:
-                named = values.filter(table[held].combine_chunks().is_null())[::step]
+                named = values.filter(compute.is_null(table[held]).combine_chunks())[::step]
                 yield name, pa.array([_content(path) for path in named.to_pylist()], pa.string())
             values = compute.replace_substring_regex(values, r"^.*[/\\]", "")
         while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):

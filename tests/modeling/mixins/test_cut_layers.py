@@ -47,6 +47,15 @@ def test_a_model_with_fewer_layers_loads_as_it_was_saved(kept, model, tmp_path):
     assert torch.equal(again(ids).last_hidden_state, model(ids).last_hidden_state)
 
 
+def test_layers_whose_class_was_changed_are_saved_as_what_they_are(tmp_path):
+    """As PyTorch's `fully_shard` changes it."""
+    model = HybridBertModel(HybridBertConfig(**SIZES, **MODELS["hybrid"][1]))
+    for layer in model.layers:
+        layer.__class__ = type(f"FSDP{type(layer).__name__}", (type(layer),), {})
+    model.save_pretrained(tmp_path)
+    assert AutoModel.from_pretrained(tmp_path).config.token_mixers == TYPES
+
+
 def test_the_fields_pass_the_checks_of_transformers_own_class(model, tmp_path):
     model.config.save_pretrained(tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text())

@@ -13,6 +13,7 @@ from datasets import Dataset
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from transformers import BertConfig, BertModel, BertTokenizer
 
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training import embedding_distillation
 from tokenmixers.run_scripts.training.embedding_distillation import LengthBatchSampler, TeacherLoss, find_partners
 from tokenmixers.run_scripts.training.sentence_embeddings import as_sentence_transformer, read_in_parts
@@ -142,6 +143,17 @@ def test_a_batch_in_parts_needs_the_memory_of_a_part(student):
     assert run(40, 60) < whole / 20  # the texts' last states, and what makes embeddings of them
     assert sizes == [60] * 16  # each part once more in the backward pass
     assert run(5, 60) > whole / 9 and sizes == [60]  # a batch that is no longer is read as it is
+
+
+def test_parts_are_refused_where_more_is_read_than_the_last_states(student):
+    model = student()
+    model.transformers_model.config.output_hidden_states = True
+    with pytest.raises(UserError, match="keeps the last layer's states alone"):
+        read_in_parts(model, 60)
+    pooled = student()
+    del pooled[1]
+    with pytest.raises(UserError, match="keeps the last layer's states alone"):
+        read_in_parts(pooled, 60)
 
 
 @pytest.mark.parametrize("pooling", [None, "cls", "mean", "normalized_mean"])
