@@ -1767,7 +1767,8 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save the model as it is: the configuration follows its layers, some of which may have been removed."""
-        types = [layer.token_mixer for layer in self.base_model.layers]
+        layers: Any = self.base_model.layers
+        types = [layer.token_mixer for layer in layers]
         self.config.token_mixers, self.config.num_hidden_layers = types, len(types)
         has_norm = not isinstance(self.base_model.norm, nn.Identity)
         self.config.final_norm = None if has_norm == (types[-1] in BLOCKS) else has_norm
@@ -1805,9 +1806,10 @@ class HybridBertModel(HybridBertPreTrainedModel):
         self.embed_positions = HybridBertPositions(config.max_position_embeddings, width)
         self.embed_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.layers = nn.ModuleList(BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types))
-        for layer, name in zip(self.layers, types, strict=True):
+        layers: Any = [BLOCKS.get(name, HybridBertLayer)(config, i) for i, name in enumerate(types)]
+        for layer, name in zip(layers, types, strict=True):
             layer.token_mixer = name
+        self.layers = nn.ModuleList(layers)
         has_norm = types[-1] in BLOCKS if config.final_norm is None else config.final_norm
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if has_norm else nn.Identity()
         self.has_attention = not {"full_attention", "amlp"}.isdisjoint(types)
