@@ -1767,8 +1767,7 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save the model as it is: the configuration follows its layers, some of which may have been removed."""
-        layers: Any = self.base_model.layers
-        types = [layer.token_mixer for layer in layers]
+        types = [layer.token_mixer for layer in self.base_model.layers]  # type: ignore[union-attr]
         self.config.token_mixers, self.config.num_hidden_layers = types, len(types)
         has_norm = not isinstance(self.base_model.norm, nn.Identity)
         self.config.final_norm = None if has_norm == (types[-1] in BLOCKS) else has_norm
