@@ -1,11 +1,11 @@
-"""Write the page of the studies from the results of `study`.
+"""Write the pages of the studies from the results of `study`.
 
     cp outputs/studies/gates/gates.json model_cards/studies/
     tokenmixers study_page
 
-The text before the page's first `## ` is written by hand and stays. `conclusions.yaml` next to the page holds a
-finding, one line, a conclusion, and the claim of the first picture for each study. The pictures are drawn again;
-`results.csv` and `claims.csv` have all columns and all pairs.
+The text before a page's first `## ` is written by hand and stays. `conclusions.yaml` next to the pages holds a
+finding, one line, a conclusion, the claim of the first picture and the page for each study. The pictures are drawn
+again; `results.csv` and `claims.csv` have all columns and all pairs.
 """
 
 from dataclasses import dataclass, field
@@ -15,32 +15,42 @@ from pathlib import Path
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.shipped_files import MODEL_CARDS
-from .studies.results_page import page, plot_findings, plot_study, read_conclusions, read_reports, write_tables
+from .studies.results_page import (
+    README,
+    pages,
+    plot_findings,
+    plot_study,
+    read_conclusions,
+    read_reports,
+    write_tables,
+)
 
 
 @dataclass
 class PageArguments:
     """Which pages."""
 
-    folder: str = field(default=str(MODEL_CARDS / "studies"), metadata={"help": "Folder of the page and the results."})
+    folder: str = field(default=str(MODEL_CARDS / "studies"), metadata={"help": "Folder of pages and results."})
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((PageArguments,), argv)
-    own = Path(arguments.folder) / "README.md"
+    folder = Path(arguments.folder)
+    own = folder / README
     if not own.is_file():
         raise UserError(f"there is no {own}: the page is in a checkout; --folder names another.")
-    analyses = read_reports(own.parent)
+    analyses = read_reports(folder)
     for stem, analysis in analyses.items():
-        plot_study(analysis, own.parent / f"{stem}.png")
-    shown = {stem: text["shown"] for stem, text in read_conclusions(own.parent).items() if "shown" in text}
+        plot_study(analysis, folder / f"{stem}.png")
+    shown = {stem: text["shown"] for stem, text in read_conclusions(folder).items() if "shown" in text}
     if shown and find_spec("matplotlib"):
-        plot_findings(analyses, shown, own.parent / "findings.png")
-    text = page(own.parent, analyses)
-    write_tables(analyses.values(), own.parent)
-    own.write_text(text, encoding="utf-8")
-    print(f"{own}: {len(text.splitlines())} lines")
+        plot_findings(analyses, shown, folder / "findings.png")
+    texts = pages(folder, analyses)
+    write_tables(analyses.values(), folder)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        print(f"{folder / name}: {len(text.splitlines())} lines")
 
 
 if __name__ == "__main__":

@@ -37,8 +37,7 @@ PAGES = [
     "model_cards/papers.md",
     "model_cards/benchmarks/README.md",
     *(f"model_cards/embeddings/{name}.md" for name in ("README", "training", "comparisons", "finetuning")),
-    "model_cards/studies/README.md",
-    "model_cards/studies/method.md",
+    *(f"model_cards/studies/{name}.md" for name in ("README", "inheritance", "method")),
     "tests/README.md",
     *(str(guide.relative_to(ROOT)) for guide in sorted((ROOT / "run_scripts" / "guides").glob("*.md"))),
 ]
@@ -225,7 +224,9 @@ def test_the_code_of_the_first_page_prints_what_it_says(monkeypatch, capsys):
 #: Pages -> lines that they may have.
 LINES = dict.fromkeys((page for page in PAGES if page.startswith("model_cards/embeddings/")), 150)
 LINES |= {"README.md": 120, "modeling/README.md": 220, "modeling/equations.md": 125, "model_cards/README.md": 150}
-LINES |= {"model_cards/studies/README.md": 300, "model_cards/studies/method.md": 70}
+LINES |= {
+    f"model_cards/studies/{page}.md": lines for page, lines in (("README", 270), ("inheritance", 150), ("method", 70))
+}
 #: The papers' own tables, measurements of all layers, and the list of all tests.
 LARGE_TABLES = {"model_cards/papers.md", "model_cards/benchmarks/README.md", "tests/README.md"}
 

@@ -128,10 +128,10 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(head), rule, *map(line, rows)])
 
 
-def heading_link(title: str) -> str:
-    """A link to a heading of the same page, whose anchor is that of GitHub."""
+def heading_link(title: str, page: str = "") -> str:
+    """A link to a heading of a page, by default the same one, whose anchor is that of GitHub."""
     anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-    return f"[{title}](#{anchor})"
+    return f"[{title}]({page}#{anchor})"
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,4 +1,4 @@
-"""Tables, verdicts and pictures of studies, and the page `model_cards/studies/README.md`."""
+"""Tables, verdicts and pictures of studies, and their pages in `model_cards/studies`."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +19,12 @@ from .statistics import mean_and_deviation
 from .workspace import read_report
 
 
-#: File next to the page, written by hand: name of a study -> `finding`, a line, `conclusion`, paragraphs, and `shown`,
-#: the claim that stands in the picture of all findings.
+#: File next to the pages, written by hand: name of a study -> `finding`, a line, `conclusion`, paragraphs, `shown`,
+#: the claim that stands in the picture of all findings, and `page`, the file of its section if that is not README.md.
 CONCLUSIONS = "conclusions.yaml"
+
+#: The page with all findings.
+README = "README.md"
 
 #: Lines in a panel of a picture.
 MAX_LINES = 6
@@ -330,20 +333,25 @@ def read_conclusions(folder: Path) -> dict[str, dict[str, str]]:
     return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def page(folder: Path, analyses: Mapping[str, Analysis]) -> str:
-    """The page: README.md's text before its first `## `, findings, and a section for each study."""
+def pages(folder: Path, analyses: Mapping[str, Analysis]) -> dict[str, str]:
+    """The pages, by the names of their files, with a section for each study, and on README.md all findings.
+
+    The text of a page before its first `## ` stays. `CONCLUSIONS` names the page of a study that is not on README.md.
+    """
     if not analyses:
         raise UserError(f"there are no results of studies in {folder}: copy their JSON files there.")
     conclusions = read_conclusions(folder)
+    homes = {stem: conclusions.get(stem, {}).get("page", README) for stem in analyses}
     findings = [
-        f"- {heading_link(_title(analysis.study))}: {conclusions[stem]['finding']}"
+        f"- {heading_link(_title(analysis.study), '' if homes[stem] == README else homes[stem])}: "
+        f"{conclusions[stem]['finding']}"
         for stem, analysis in analyses.items()
         if stem in conclusions
     ]
-    parts = [(folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0]]
-    parts += ["\n".join(["## Findings\n", *findings]) if findings else ""]
+    parts = {file: [(folder / file).read_text("utf-8").split("\n## ")[0]] for file in (README, *homes.values())}
+    parts[README] += ["\n".join(["## Findings\n", *findings]) if findings else ""]
     for stem, analysis in analyses.items():
         picture = folder / f"{stem}.png"
         conclusion = conclusions.get(stem, {}).get("conclusion", "")
-        parts.append(study_section(analysis, conclusion, picture.name if picture.is_file() else ""))
-    return "\n\n".join(filter(None, map(str.rstrip, parts))) + "\n"
+        parts[homes[stem]].append(study_section(analysis, conclusion, picture.name if picture.is_file() else ""))
+    return {name: "\n\n".join(filter(None, map(str.rstrip, texts))) + "\n" for name, texts in parts.items()}

@@ -14,7 +14,7 @@ import pytest
 from tokenmixers.run_scripts.studies.analysis import Analysis
 from tokenmixers.run_scripts.studies.claims import UNDECIDED
 from tokenmixers.run_scripts.studies.definition import names_of_studies
-from tokenmixers.run_scripts.studies.results_page import page, read_reports
+from tokenmixers.run_scripts.studies.results_page import pages, read_reports
 
 
 ROOT = Path(__file__).parents[2]
@@ -23,8 +23,9 @@ REPORTS = [pytest.param(json.loads(file.read_text()), id=file.stem) for file in 
 SIGNS = {"higher": 1, "lower": -1}
 
 
-def test_the_page_is_that_of_the_results():
-    assert page(STUDIES, read_reports(STUDIES)) == (STUDIES / "README.md").read_text()
+def test_the_pages_are_those_of_the_results():
+    written = pages(STUDIES, read_reports(STUDIES))
+    assert len(written) == 2 and written == {name: (STUDIES / name).read_text() for name in written}
 
 
 def test_the_rules_name_all_studies():
@@ -119,7 +120,7 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
 @pytest.mark.parametrize("report", REPORTS)
 def test_the_verdicts_follow_from_the_runs(report):
     """In the section of the study, and with the intervals in the file of all claims."""
-    text = (STUDIES / "README.md").read_text()
+    text = "".join((STUDIES / page).read_text() for page in ("README.md", "inheritance.md"))
     setting = "" if report["setting"] == "default" else f", setting {report['setting']}"
     title = f"{report['definition']['title']}{setting}"
     with (STUDIES / "claims.csv").open(newline="") as file:
@@ -183,7 +184,7 @@ def test_students_are_as_far_behind_the_layers_as_the_page_says():
         "layers that inherit": ("no attention",),
         "models from scratch": ("gmlp", "amlp", "random", "random vanilla"),
     }
-    text = (STUDIES / "README.md").read_text()
+    text = (STUDIES / "inheritance.md").read_text()
     for kind, names in kinds.items():
         cells = re.search(rf"^\| {kind}.*?\| (.+) \| (.+) \|$", text, re.MULTILINE).groups()
         for cell, of in zip(cells, ("", "retrieval_ndcg@10"), strict=True):

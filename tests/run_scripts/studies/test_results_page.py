@@ -3,7 +3,6 @@ import re
 import statistics
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tokenmixers.run_scripts import study_page
@@ -11,11 +10,11 @@ from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 from tokenmixers.run_scripts.studies import results_page
 from tokenmixers.run_scripts.studies.analysis import Analysis
-from tokenmixers.run_scripts.studies.definition import read_study, variant_of
+from tokenmixers.run_scripts.studies.definition import read_study
 from tokenmixers.run_scripts.studies.results_page import (
     claim_rows,
     claims_table,
-    page,
+    pages,
     plot_findings,
     plot_study,
     read_reports,
@@ -156,23 +155,6 @@ def test_the_picture_of_the_findings(folder, monkeypatch):
     assert [low, *point.get_xdata(), high] == pytest.approx([12.9, 13.7, 14.4], abs=0.05)
 
 
-def test_how_far_hybrids_are_behind_the_layers_at_equal_operations():
-    report = json.loads((FOLDER / "inheritance.json").read_text())
-    flops, found = {name: facts["flops"] for name, facts in report["models"]["inheritance"].items()}, {}
-    for run in report["runs"]:
-        scores = run["result"], run["measures"]["retrieval_ndcg@10"][-1][1]
-        found.setdefault(run["model"], []).append(100 * np.array(scores))
-    line = [(flops[name], *np.mean(found[name], axis=0)) for name in ("layers/5x", "layers/3x", "layers/2x")]
-    x, *ys = np.array(line).T
-    rows = rows_of((FOLDER / "README.md").read_text().split("| students |")[1].split("\n\n")[0])[2:]
-    kinds = ("random first", "attention last"), ("gmlp below attention",), ("no attention",)
-    for variants, (_, *cells) in zip((*kinds, ("gmlp", "amlp", "random", "random vanilla")), rows, strict=True):
-        names = [name for name in found if variant_of(name) in variants]
-        behind = [[np.interp(flops[name], x, y) for y in ys] - np.mean(found[name], axis=0) for name in names]
-        ends = zip(np.min(behind, axis=0), np.max(behind, axis=0), strict=True)
-        assert cells == [f"{least:.1f} to {most:.1f}" for least, most in ends]
-
-
 @pytest.fixture
 def folder(report, tmp_path):
     """A folder with a page, a README and the report."""
@@ -198,9 +180,16 @@ def test_the_page(folder, monkeypatch):
 
 def test_other_settings_come_after_the_default(folder, report):
     (folder / "small-large.json").write_text(json.dumps(report | {"setting": "large"}))
-    text = page(folder, read_reports(folder))
     titles = ["Findings", "Small gates", "Small gates, setting large"]
-    assert re.findall("^## (.*)", text, flags=re.MULTILINE) == titles
+    assert re.findall("^## (.*)", pages(folder, read_reports(folder))["README.md"], flags=re.MULTILINE) == titles
+
+
+def test_a_study_on_a_page_of_its_own(folder):
+    (folder / "conclusions.yaml").write_text("small: {finding: Split., page: gates.md}\n")
+    (folder / "gates.md").write_text("# Gates\n\n## Of an earlier run\n")
+    written = pages(folder, read_reports(folder))
+    assert written["README.md"].endswith("## Findings\n\n- [Small gates](gates.md#small-gates): Split.\n")
+    assert written["gates.md"].startswith("# Gates\n\n## Small gates\n") and "Of an" not in written["gates.md"]
 
 
 def test_what_has_no_place_on_the_page(folder, report):
