@@ -205,11 +205,10 @@ def test_means_by_kind_are_those_of_the_sets(page, scores):
     _, kind_of = with_more_rows(scores)
     kinds, models = [*dict.fromkeys(kind_of.values())], {model for model, _ in scores}
     shares = {model: shares_by_kind(model, scores, kind_of) for model in models}
-    assert len(rows) == len(kinds) + 2  # and two speeds
+    assert len(head) == 4 and len(rows) == len(kinds) + 2  # and two speeds; more columns do not fit on a phone
     for row, kind in zip(rows, kinds, strict=False):
         sets = [name for name, its_kind in kind_of.items() if its_kind == kind]
         assert row[0].startswith("paraphrases" if kind[0] == "p" else kind)
-        assert int(row[1]) == len(sets)
         found = {model: np.mean([scores[model, name] for name in sets]) for model in models}
         check_scores(head, row, found, {model: shares[model][kind] for model in models})
 

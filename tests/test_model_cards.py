@@ -1,3 +1,4 @@
+import json
 import re
 import runpy
 from pathlib import Path
@@ -20,6 +21,22 @@ ALL_CARDS = sorted(path.parent.name for path in FOLDER.glob("*/config.json") if 
 SIZES = {"tiny": 1, "mini": 6, "small": 25}
 STARTERS = [name for name in ALL_CARDS if name.rpartition("-")[2] in (*SIZES, "32", "64")]
 CARDS = [name for name in ALL_CARDS if name not in STARTERS]
+
+#: Rows of tables of a paper's results -> where tests/paper_figures.json has them: table and column.
+QUOTED = {
+    "log-perplexity, 65,536 steps": ("GLU, Table 1", "65,536 steps (std)"),
+    "log-perplexity, 524,288 steps": ("GLU, Table 1", "524,288 steps"),
+    "GLUE, average": ("GLU, Table 2", "avg"),
+    "SuperGLUE, average": ("GLU, Table 3", "avg"),
+    "SQuAD 1.1, EM/F1": ("GLU, Table 4", "EM/F1"),
+    **{column: ("Synthesizer, Table 2", column) for column in ("En-De", "En-Fr", "LM parameters", "LM1B")},
+    **{column: ("Synthesizer, C4", column) for column in ("log-perplexity", "steps/s")},
+    "pretraining perplexity": ("gMLP, Table 6", "perplexity"),
+    "SST-2": ("gMLP, Table 6", "SST-2"),
+    "MNLI m/mm": ("gMLP, Table 6", "MNLI"),
+    "SQuAD 1.1 F1": ("gMLP, Table 6", "SQuAD 1.1"),
+    "SQuAD 2.0 F1": ("gMLP, Table 6", "SQuAD 2.0"),
+}
 
 
 def table(name: str) -> dict[str, str]:
@@ -174,26 +191,28 @@ def test_the_numbers_of_the_feed_forward_cards_are_true(kind):
     assert (formula[1] == "(") == (formula[3] is not None) == gated
     written = {"max(0, ": "relu", "GELU(": "gelu", "Swish(": "silu", "sigmoid(": "sigmoid", "": "_linear"}
     assert written[formula[2]] == activation.__name__
+    (models,) = re.findall(r"^\| \| (\w.+) \|$", text, flags=re.MULTILINE)
+    assert models.lower() == ("relu" if kind == "relu" else f"relu | {kind}")
 
 
-@pytest.mark.parametrize("kind", FEED_FORWARD_TYPES)
-def test_the_feed_forward_cards_quote_whole_rows(kind):
-    """Each table has the baseline and the row of the card. The paper's averages are below the means of its columns."""
-    text = (FOLDER / f"synthesizer-t5-base-{kind}" / "README.md").read_text()
-    baseline = (FOLDER / "synthesizer-t5-base-relu" / "README.md").read_text()
-    rows = re.findall(r"^\| (\w+) \| (\d.+) \|$", text, flags=re.MULTILINE)
-    names = [name.lower() for name, _ in rows]
-    assert names == ["relu"] * 4 if kind == "relu" else ["relu", kind] * 4
-    assert {row for row in rows if row[0] == "ReLU"} == set(
-        re.findall(r"^\| (ReLU) \| (.+) \|$", baseline, re.MULTILINE)
-    )
-    for _, cells in rows:
-        average, *scores = [
-            [float(part) for part in cell.split("/")] for cell in re.sub(r" \(.*?\)", "", cells).split(" | ")
-        ]
-        if len(scores) == 8:
-            mean = sum(sum(score) / len(score) for score in scores) / 8
-            assert 0 < mean - average[0] < 2.5
+def test_cards_quote_the_papers():
+    """Of every model, the figures that test_papers.py holds."""
+    papers = json.loads(Path(__file__).with_name("paper_figures.json").read_text(encoding="utf-8"))
+    figures = {
+        (row[0], label): row[papers[table]["columns"].index(column) + 1]
+        for label, (table, column) in QUOTED.items()
+        for row in papers[table]["rows"]
+    }
+    quoted = 0
+    for name in CARDS:
+        text = (FOLDER / name / "README.md").read_text()
+        for found in re.findall(r"^\| \| \w.+\n\|---.+\n(?:\|.*\n)+", text, flags=re.MULTILINE):
+            models, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in found.splitlines())
+            assert len(models) <= 3, "more columns do not fit on a phone"
+            for label, *cells in (row for row in rows if row[0] in QUOTED):
+                assert cells == [figures[model, label] for model in models[1:]], (name, label)
+                quoted += len(cells)
+    assert quoted == 15 * 5 + 11 * 4 + 8 * 2 + 5 * 5  # of the feed-forward layers, translation, C4, and gMLP
 
 
 @pytest.mark.parametrize("name", ALL_CARDS)

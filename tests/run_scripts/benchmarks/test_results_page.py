@@ -56,6 +56,8 @@ def test_the_text_says_what_was_measured():
     sentence, step = ([of_eager(*cell, dtype) for dtype in ("float32", "bfloat16")] for cell in cells)
     assert f"needs {sentence[0]} (float32) and {sentence[1]} (bfloat16) of the eager time for one sentence" in text
     assert f"training step of gMLP {step[0]} and {step[1]} times as long" in text
+    notes = text.split("## What the results depend on")[1].split("### Files of texts")[0]
+    assert {*re.findall(r"\d+\.\d+|\d+ %", notes)} == {*shares, *sentence, *step}  # no other figure without a test
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=[f"{path.parent.name}-{path.stem}" for path in RESULTS])
