@@ -7,7 +7,11 @@ from pathlib import Path
 MODEL_CARDS = Path(__file__).parents[1] / "model_cards"
 
 #: Models that came with earlier versions -> the ones that took their place.
-REPLACED = {"gmlp-minilm-small": "aft-minilm-small", "hybrid-minilm-small": "aft-minilm-small"}
+REPLACED = {
+    "gmlp-minilm-small": "aft-minilm-small",
+    "hybrid-minilm": "aft-minilm",
+    "hybrid-minilm-small": "aft-minilm-small",
+}
 
 
 def shipped_models() -> list[str]:

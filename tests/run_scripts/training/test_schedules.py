@@ -152,7 +152,7 @@ def test_what_adafactor_does_not_take(options, words, tmp_path):
         try_arguments(ScriptTrainingArguments(str(tmp_path), do_train=True, optim="adafactor", optim_args=options))
 
 
-HYBRID = tokenmixers.shipped_model("hybrid-minilm")
+HYBRID = tokenmixers.shipped_model("aft-minilm")
 
 
 @pytest.mark.parametrize(
