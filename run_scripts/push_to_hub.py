@@ -44,7 +44,7 @@ NOT_PUSHED = {
         *("checkpoint-*", "runs", "__pycache__", "optimizer*", "scheduler.*", "rng_state*", "scaler.*"),
         *("global_step*", "pytorch_model_fsdp*", "*.distcp", "training_args.bin", "_*"),
     ],
-    "predictions": ["predictions_*"],
+    "predictions": ["*predictions_*"],
     "a log": [
         *("*.log", "*.log.*", "logs", "nohup.out", "events.out.tfevents*", "wandb", "mlruns"),
     ],
@@ -57,7 +57,7 @@ NOT_PUSHED = {
 #: Files that a model is made of, and those that describe it; what is pushed beside them is marked.
 OF_MODEL = (
     *("*.safetensors", "*.safetensors.index.json", "*.onnx", "*.onnx_data", "*.onnx.data", "openvino_*"),
-    *("config.json", "*_config.json", "config_*.json", "modules.json", "*.py", "readme.md", "license*", "notice*"),
+    *("config.json", "*_config.json", "config_*.json", "modules.json", "readme.md", "license*", "notice*"),
     *("tokenizer.json", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model"),
     *("chat_template.*", "all_results.json", "*_results.json", "trainer_state.json", "history.png"),
 )
@@ -331,7 +331,8 @@ def list_files(arguments: PushArguments, files: dict[str, Path | bytes]) -> None
     """
     for name, content in files.items():
         size = content.stat().st_size if isinstance(content, Path) else len(content)
-        known = arguments.space or any(fnmatchcase(Path(name).name.lower(), pattern) for pattern in OF_MODEL)
+        known = isinstance(content, bytes) or any(fnmatchcase(Path(name).name.lower(), each) for each in OF_MODEL)
+        known |= arguments.space is not None
         print(f"{size:>15,} bytes  {name}{'' if known else '  <- no file of a model: may others read it?'}")
         if arguments.space and isinstance(content, bytes):
             print(textwrap.indent(content.decode(), "    "))

@@ -73,16 +73,16 @@ def model_fingerprint(name: str, revision: str | None = None, tokenizer_alone: b
     """A hash of a model's files, wherever its folder is: 32 hexadecimal digits.
 
     Args:
-        name: Folder or Hub id. Of a Hub id, the files count that were downloaded; without any, the name.
+        name: Folder or Hub id. Of a Hub id, its commit in the cache counts; without any, the name.
         revision: Which one on the Hub.
-        tokenizer_alone: Whether only the files of its tokenizer count.
+        tokenizer_alone: Whether only the files of a folder's tokenizer count.
     """
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        known = [cached_file(name, file, revision=revision, **_LOCAL) for file in _KNOWN_BY]
-        if not any(known):
-            return hashlib.blake2b(f"{name}@{revision}".encode(), digest_size=16).hexdigest()
-        folder = Path(next(filter(None, known))).parent
+        known = filter(None, (cached_file(name, file, revision=revision, **_LOCAL) for file in _KNOWN_BY))
+        # Their folder is named by the commit. More of its files may be downloaded later: they are not hashed.
+        commit = next((Path(file).parent.name for file in known), revision)
+        return hashlib.blake2b(f"{name}@{commit}".encode(), digest_size=16).hexdigest()
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
@@ -93,7 +93,7 @@ def model_fingerprint(name: str, revision: str | None = None, tokenizer_alone: b
     return digest.hexdigest()
 
 
-def check_folder(name: str, may_be_static: bool = False) -> None:
+def check_folder(name: str, may_be_static: bool = False, **hub: Any) -> None:
     """Check that a folder is there and has the files of its modules, and that it is a model with layers.
 
     Transformers would look for a missing folder on the Hub, without a network repeatedly.
@@ -101,6 +101,7 @@ def check_folder(name: str, may_be_static: bool = False) -> None:
     Args:
         name: Folder, or Hub id, of which only the layers are checked.
         may_be_static: Whether it may be static embeddings, which have a tokenizer and no layers.
+        hub: `token` and `revision` of a Hub id.
     """
     path = Path(name)
     if (name.count("/") > 1 or path.is_absolute() or name.startswith((".", "~"))) and not path.exists():
@@ -113,7 +114,7 @@ def check_folder(name: str, may_be_static: bool = False) -> None:
     modules: list[str] = []
     if path.is_dir():
         modules = check_modules(path, lambda file: (path / file).is_file())
-    elif not may_be_static and (file := _modules_of_hub(name)) is not None:
+    elif not may_be_static and (file := _modules_of_hub(name, hub)) is not None:
         modules = check_modules(Path(file).parent, lambda _: True)  # what is missing there is downloaded later
     if modules[:1] == ["StaticEmbedding"] and not may_be_static:
         raise UserError(
@@ -124,16 +125,16 @@ def check_folder(name: str, may_be_static: bool = False) -> None:
         )
 
 
-def _modules_of_hub(name: str) -> str | None:
+def _modules_of_hub(name: str, hub: dict[str, Any]) -> str | None:
     """The modules.json of a Hub id; only a repository that the cache knows nothing of is asked for it."""
     from .hub_errors import offline_without_network  # which imports `datasets`, in a second
 
     try:
-        known = [cached_file(name, file, **_LOCAL) for file in ("modules.json", "config.json")]
+        known = [cached_file(name, file, **hub, **_LOCAL) for file in ("modules.json", "config.json")]
         if any(known):
             return known[0]
         with offline_without_network():
-            return cached_file(name, "modules.json", **{**_LOCAL, "local_files_only": False})
+            return cached_file(name, "modules.json", **hub, **{**_LOCAL, "local_files_only": False})
     except OSError:  # no such repository, or no name of one, which loading it says
         return None
 
@@ -296,6 +297,10 @@ def load_sentence_transformer(name: str, **options: Any) -> "SentenceTransformer
             f"the tokenizer of {name!r} has no padding token, which batches need: tokenizer_config.json must name it, "
             "save the tokenizer again."
         )
+    if isinstance(encoder := model.transformers_model, PreTrainedModel):
+        check_ids(name, tokenizer, encoder)
+    if getattr(model[0], "do_lower_case", False):  # which the library reads and does not save
+        model[0].config_keys = [*model[0].config_keys, "do_lower_case"]
     model.register_forward_hook(_truncate)  # what is trained is what `encode` gives
     return model
 

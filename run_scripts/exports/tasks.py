@@ -218,6 +218,12 @@ class Checkpoint:
             for weights in folder.glob("*.safetensors*"):
                 weights.unlink()
             _add_older_fields(folder, self.processor.model_max_length)
+            saved = load_trained_tokenizer(str(folder))
+            if any(saved(text)["input_ids"] != self.processor(text)["input_ids"] for text in TEXTS):
+                raise UserError(
+                    f"`encode` of {self.name!r} changes texts before its tokenizer, as by do_lower_case, which "
+                    "readers of an export do not. Give it a tokenizer that does this, and export that."
+                )
         else:
             self.model.config.save_pretrained(folder)
             self.processor.save_pretrained(folder)

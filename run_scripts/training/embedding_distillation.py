@@ -27,7 +27,7 @@ from ..base.arguments import MODEL_SOURCES, ModelArguments
 from ..base.config_overrides import merge_overrides, parse_overrides
 from ..base.errors import UserError
 from ..base.reporting import transformers_model
-from ..base.trained_model import check_folder, check_ids, load_sentence_transformer
+from ..base.trained_model import check_folder, load_sentence_transformer
 from ..data.distillation_texts import LENGTH, DistillationTexts
 from .kept_layers import dropout_rates, keep_layers, mix_layers, narrow_feed_forwards, read_batches
 from .model_loading import AFT_FIELDS
@@ -222,7 +222,6 @@ class EmbeddingTeacher(NoTeacher):
         check_folder(self.name)
         if not isinstance(model, PreTrainedModel):
             raise UserError(f"--keep_layers: the teacher {self.name!r} is no model of Transformers with layers.")
-        check_ids(self.name, self.tokenizer, model)
         given = parse_overrides((arguments.config_overrides or "").strip())
         self._dropout_rates = {n: rate for n, rate in dropout_rates(model.config).items() if n not in given}
         self._width = given.pop("intermediate_size", None) if self.kept_layers else None

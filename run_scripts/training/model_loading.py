@@ -99,7 +99,7 @@ def _named_config(arguments: ModelArguments) -> PreTrainedConfig:
         name = MODEL_CARDS / name
     else:
         check_spelling(name)
-        check_folder(name)
+        check_folder(name, token=arguments.token, revision=arguments.model_revision)
     try:
         return AutoConfig.from_pretrained(name, **arguments.hub_arguments())
     except (OSError, ValueError, StrictDataclassError) as error:

@@ -326,7 +326,7 @@ class ScriptTrainerMixin(DistillationMixin):
         """
         if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
             copy_code(Path(checkpoint_folder), Path(self.args.output_dir))
-        with _logs_stay():
+        with _users_files_stay():
             super()._push_from_checkpoint(checkpoint_folder)
         step = self.state.global_step
         for job in getattr(getattr(self, "push_in_progress", None), "jobs", ()):
@@ -353,17 +353,17 @@ class ScriptTrainerMixin(DistillationMixin):
         ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
         command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*' --exclude '_*/*'"
         reason = f"The trained model is complete in {folder!r}; push it with `{command}`."
-        with report_hub_errors(repo_id, reason, "push later"), _logs_stay():
+        with report_hub_errors(repo_id, reason, "push later"), _users_files_stay():
             return super().push_to_hub(*args, **kwargs)
 
 
 @contextmanager
-def _logs_stay() -> Iterator[None]:
-    """Exclude files `*.log`, into which users write what a command prints, from what the Trainer uploads."""
+def _users_files_stay() -> Iterator[None]:
+    """Exclude logs and predictions, which have the user's texts, from what the Trainer uploads."""
     upload = HfApi.upload_folder
 
     def upload_folder(api: HfApi, *, ignore_patterns: Sequence[str] = (), **kwargs: Any) -> Any:
-        return upload(api, ignore_patterns=[*ignore_patterns, "*.log"], **kwargs)
+        return upload(api, ignore_patterns=[*ignore_patterns, "*.log", "*predictions_*"], **kwargs)
 
     with patch.object(HfApi, "upload_folder", upload_folder):
         yield

@@ -122,13 +122,14 @@ def test_the_last_commit_of_transformers_trainer_has_the_code(hub, online, check
     assert {"model.safetensors"} | CODE <= set(hub[0].commits[hub[0].branches["me/every_save"]["main"]])
 
 
-def test_a_script_pushes_its_model_and_card_and_no_logs(hub, online, command, monkeypatch):
+def test_a_script_pushes_its_model_and_card_and_no_logs_or_predictions(hub, online, command, monkeypatch):
     """With a checkpoint and at the end; weights in float32, also after an evaluation in half precision."""
 
     def write(trainer):
         Path("output/sub").mkdir(parents=True, exist_ok=True)
         Path("output/run.log").write_text("a log")
         Path("output/sub/run.log").write_text("a log")
+        Path("output/predictions_test.csv").write_text("a text")
 
     monkeypatch.setattr(ScriptTrainer, "check_card", write)
     options = {"output_dir": "output", "push_to_hub": True, "hub_model_id": "me/model", "bf16_full_eval": True}
@@ -140,7 +141,7 @@ def test_a_script_pushes_its_model_and_card_and_no_logs(hub, online, command, mo
     card = last["README.md"].decode()
     assert 'model="me/model", trust_remote_code=True' in card and "perplexity" in card
     names = {name for files in state.commits.values() for name in files}
-    assert not [name for name in names if name.endswith(".log")]
+    assert not [name for name in names if name.endswith(".log") or "predictions" in name]
 
 
 WITHOUT_THE_PACKAGE = """

@@ -18,15 +18,16 @@ from transformers import (
     T5ForConditionalGeneration,
     T5Tokenizer,
 )
+from transformers.utils import cached_file
 
 from tokenmixers import GMLPConfig, GMLPForMaskedLM, GMLPModel
-from tokenmixers.run_scripts.base import trained_model
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.trained_model import (
     check_complete,
     check_folder,
     check_vocabulary,
+    load_sentence_transformer,
     load_trained,
     load_trained_tokenizer,
     model_fingerprint,
@@ -202,6 +203,36 @@ def test_batches_need_a_padding_token(embedder):
 
 
 @needs_embeddings
+def test_every_id_of_a_tokenizer_needs_an_embedding(embedder, tokenizer):
+    more = load_trained_tokenizer(str(embedder))
+    more.add_tokens(["zebra"])
+    more.save_pretrained(embedder)
+    message = f"has {len(tokenizer) + 1} ids, its model {len(tokenizer)} embeddings: resize them"
+    for command in COMMANDS[:-1]:
+        with pytest.raises(UserError, match=message):
+            open_as(command, embedder)
+
+
+@needs_embeddings
+def test_lower_case_stays_when_a_model_is_saved(tmp_path):
+    """Sentence Transformers reads `do_lower_case`, and does not save it."""
+    from sentence_transformers import SentenceTransformer
+
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "gate", "a"]))
+    BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False).save_pretrained(tmp_path)
+    BertModel(BertConfig(**BERT)).save_pretrained(tmp_path)
+    SentenceTransformer(str(tmp_path), device="cpu").save_pretrained(str(tmp_path / "saved"))
+    (tmp_path / "saved" / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
+    model = load_sentence_transformer(str(tmp_path / "saved"), device="cpu")
+    model.save_pretrained(str(tmp_path / "again"))
+    again = SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    assert (again.encode("THE gate") == model.encode("the gate")).all() and again.max_seq_length == 9
+    (tmp_path / "export").mkdir()
+    with pytest.raises(UserError, match="changes texts before its tokenizer, as by do_lower_case, which"):
+        open_as("export", tmp_path / "saved").save(tmp_path / "export", "export")
+
+
+@needs_embeddings
 def test_what_is_left_behind_is_not_pushed_as_whole(embedder):
     weights = embedder / "2_Dense" / "model.safetensors"
     torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
@@ -314,26 +345,31 @@ def test_a_fingerprint_is_of_the_files_of_a_model(tmp_path):
     assert len(found) == 6
 
 
-def test_a_fingerprint_of_a_hub_id_is_that_of_its_files_in_the_cache(monkeypatch, tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    expected = model_fingerprint(str(tmp_path))
-    monkeypatch.setattr(trained_model, "cached_file", lambda name, file, **_: str(tmp_path / file))
-    assert model_fingerprint("me/model") == expected
-    monkeypatch.setattr(trained_model, "cached_file", lambda *_, **__: None)
-    assert (
-        len({model_fingerprint("me/model"), model_fingerprint("me/other"), model_fingerprint("me/model", "v2")}) == 3
-    )
+def test_a_fingerprint_of_a_hub_id_is_that_of_its_commit_in_the_cache(hub, online):
+    """Whichever of its files are there: another command may download more."""
+    found = []
+    for content in (b"{}", b'{"hidden_size": 8}'):
+        hub[0].add_commit("me/model", "main", {"config.json": content, "onnx/model.onnx": content})
+        cached_file("me/model", "config.json")
+        found.append(model_fingerprint("me/model"))
+        cached_file("me/model", "onnx/model.onnx")
+        assert model_fingerprint("me/model") == found[-1]
+    others = (model_fingerprint("me/other"), model_fingerprint("me/other", "v2"))  # not in the cache
+    assert len({*found, *others}) == 4
 
 
 @pytest.mark.parametrize("config", [{}, {"config.json": b'{"model_type": "model2vec"}'}], ids=["bare", "model2vec"])
 def test_a_static_model_on_the_hub_is_named_as_such(config, hub, online, monkeypatch):
+    """Also in a private repository, with `--token`."""
+    online(token=None)
     modules = [{"path": "0_Static", "type": "sentence_transformers.models.StaticEmbedding"}]
     name = f"me/static-{len(config)}"
     hub[0].add_commit(name, "main", {"modules.json": json.dumps(modules).encode(), **config})
+    hub[0].private.add(name)
     for offline in (False, True):  # then it is in the cache
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
         with pytest.raises(SystemExit, match=f"'{name}' is a static model: .* Give a model with layers here"):
-            load_config(ModelArguments(name))
+            load_config(ModelArguments(name, token="good"))
         check_folder(name, may_be_static=True)
 
 

@@ -354,18 +354,6 @@ def test_student_that_cuts_its_embeddings_to_fewer_than_the_teachers_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("kept", [[0], []])
-def test_a_teacher_whose_tokenizer_has_more_ids_than_it_has_embeddings(kept, command, data, tmp_path):
-    shutil.copytree(data / "teacher", tmp_path / "changed")
-    tokenizer = BertTokenizer.from_pretrained(tmp_path / "changed")
-    rows = len(tokenizer)
-    tokenizer.add_tokens(["zebra"])
-    tokenizer.save_pretrained(tmp_path / "changed")
-    with pytest.raises(SystemExit, match=rf"has {rows + 1} ids, its model {rows} embeddings: resize them"):
-        run_sentence_embeddings.main(command(**NO_CONFIG, teacher=tmp_path / "changed", keep_layers=kept))
-    assert not (tmp_path / "run").exists()
-
-
 def state_of(folder):
     return json.loads((folder / "trainer_state.json").read_text())
 
