@@ -53,7 +53,7 @@ def test_folder_is_complete_and_small(name):
     expected |= {"modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"}
     assert {file for file in files if "/" not in file} == expected | code
     assert "1_Pooling/config.json" in files
-    assert (folder / "model.safetensors").stat().st_size <= 35e6
+    assert (folder / "model.safetensors").stat().st_size <= 37e6
     with safe_open(folder / "model.safetensors", "pt") as weights:
         assert {weights.get_slice(key).get_dtype() for key in weights.keys()} == {"BF16"}  # noqa: SIM118
     assert AutoModel.from_pretrained(folder).dtype == torch.float32  # older processors emulate bfloat16
