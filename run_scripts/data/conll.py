@@ -5,10 +5,15 @@ from collections.abc import Collection, Sequence
 from operator import itemgetter
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_bad_data
-from .files import COMPRESSIONS, ending, find_files, iterate_lines
-from .table_files import BadRowError, Row, Table, join_tables
+from .files import COMPRESSIONS, ending, find_files, iterate_blocks, iterate_lines, split_lines
+from .rows import BadRowError, ColumnRows, is_blank
+from .table_files import Table, join_tables
 
 
 #: The tag of a word that has none: it is not trained, and counts nowhere.
@@ -30,7 +35,8 @@ _TAG_NAMES = {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "e
 #: Comments of CoNLL-U and its relatives, such as `# sent_id = 1`.
 _METADATA = re.compile(r"#\s*((newdoc|newpar|sent_id|text|id|global\.columns)\b|\S+\s*=)")
 
-_Line = tuple[int, list[str]]
+#: Sentences that are joined at once: an array of strings holds 2 GB.
+_SENTENCES = 100_000
 
 
 def marks_entities(tags: Collection[str]) -> bool:
@@ -70,48 +76,90 @@ def _read_file(path: str, tokens_column: str, tags_column: str) -> Table:
             f"also with one of {', '.join(COMPRESSIONS)}. Other tables: .json, .jsonl, .parquet, .csv."
         )
     with report_bad_data():
-        lines = list(iterate_lines(path))
-    sentences = _sentences(lines)
-    if not sentences:
+        words, bad = _read_words(path)
+    if not len(words) and not bad:
         raise UserError(f"the file {path!r} has no sentences.")
-    width = len(sentences[0][0][1])
-    placed: list[tuple[int, Row | BadRowError]] = []
-    whole = []
-    for sentence in sentences:
-        wrong = next(((number, fields) for number, fields in sentence if len(fields) != width), None)
-        if wrong is None:
-            whole.append(sentence)
-        else:
-            placed.append((wrong[0], BadRowError(f"{len(wrong[1])} columns instead of {width}.")))
-    word, tag = _find_columns(whole, width, path, tokens_column, tags_column)
-    for sentence in filter(None, whole):
-        row: Row = {tokens_column: [fields[word] for _, fields in sentence]}
-        if tag is not None:
-            row[tags_column] = [fields[tag] for _, fields in sentence]
-        placed.append((sentence[0][0], row))
-    return Table(path, [(path, f"line {number}", row) for number, row in sorted(placed, key=itemgetter(0))])
+    words, *places = _find_columns(words, path, tokens_column, tags_column)
+    names = {name: place for name, place in zip((tokens_column, tags_column), places, strict=True) if place is not None}
+    good = _by_sentence(words, path, names)
+    if not bad:
+        return Table(path, good)
+    lines = words["line"].take(pa.array(_starts(words))).to_pylist()
+    rows = [*zip(lines, good, strict=True), *((line, (path, f"line {line}", bad[line])) for line in bad)]
+    return Table(path, [row for _, row in sorted(rows, key=itemgetter(0))])
 
 
-def _sentences(lines: Sequence[str]) -> list[list[_Line]]:
-    """The numbered lines of each sentence, as columns, without comments."""
-    first = next((line for line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))), "")
+def _read_words(path: str) -> tuple[pa.Table, dict[int, BadRowError]]:
+    """The words of a file, without comments.
+
+    Returns:
+        Numbered columns as strings, and the numbers of each `line` and `sentence`, for sentences whose lines have as
+        many columns as the first; and of each other sentence the number of its first wrong line, and what is wrong.
+    """
+
+    def is_text(line: str) -> bool:
+        return bool(line.strip()) and not line.startswith(("#", "-DOCSTART-"))
+
+    first = next(filter(is_text, iterate_lines(path)), "")
     has_tabs = "\t" in first
 
-    def columns(line: str) -> list[str]:
-        # Not `split()`, which also splits at the no-break spaces inside words.
-        return line.split("\t") if has_tabs else re.split("[ \t]+", line.strip(" \t"))
+    def columns(lines: pa.Array) -> pa.ListArray:
+        # Not at all white space: words have no-break spaces inside.
+        if has_tabs:
+            return compute.split_pattern(lines, "\t")
+        return compute.split_pattern_regex(compute.utf8_trim(lines, " \t"), "[ \t]+")
 
-    width = len(columns(first))
-    sentences: list[list[_Line]] = []
-    words: list[_Line] = []
-    for number, line in enumerate([*lines, ""], start=1):
-        if not line.strip() or line.startswith("-DOCSTART-"):
-            if words:
-                sentences.append(words)
-            words = []
-        elif not _is_comment(line, len(columns(line)), width, has_tabs, not words):
-            words.append((number, columns(line)))
-    return sentences
+    width = len(columns(pa.array([first]))[0])
+    names, found = [*map(str, range(width)), "line", "sentence"], []
+    bad: dict[int, tuple[int, BadRowError]] = {}
+    line, sentence, is_inside = 1, 0, False
+    for block in iterate_blocks(path):
+        texts = pa.array(split_lines(block), pa.string())
+        is_end = _as_numpy(compute.or_(is_blank(texts), compute.starts_with(texts, "-DOCSTART-")))
+        is_word, sentences = ~is_end, sentence + np.cumsum(is_end)
+        begins = np.maximum.accumulate(np.where(is_end, np.arange(1, len(texts) + 1), 0))  # of each line's sentence
+        for place in np.flatnonzero(is_word & _as_numpy(compute.starts_with(texts, "#"))):
+            is_first = not (is_word[begins[place] : place].any() or (is_inside and not begins[place]))
+            text, count = texts[place].as_py(), len(columns(texts[place : place + 1])[0])
+            is_word[place] = not _is_comment(text, count, width, has_tabs, is_first)
+        is_inside = bool(is_word[begins[-1] :].any() or (is_inside and not begins[-1]))
+        places, fields = np.flatnonzero(is_word), columns(texts.filter(pa.array(is_word)))
+        counts = compute.list_value_length(fields).to_numpy()
+        for place, count in zip(places[counts != width], counts[counts != width], strict=True):
+            problem = BadRowError(f"{count} columns instead of {width}.")
+            bad.setdefault(int(sentences[place]), (line + int(place), problem))
+        places, values = places[counts == width], fields.filter(pa.array(counts == width)).flatten()
+        parts = [values.take(pa.array(np.arange(number, len(values), width))) for number in range(width)]
+        found.append(pa.table([*parts, line + places, sentences[places]], names))
+        line, sentence = line + len(texts), sentences[-1]
+    words = pa.concat_tables(found) if found else pa.table([pa.array([], pa.string())] * len(names), names)
+    if bad:
+        words = words.filter(~np.isin(words["sentence"], [*bad]))
+    return words, dict(bad.values())
+
+
+def _as_numpy(values: pa.Array) -> np.ndarray:
+    return values.to_numpy(zero_copy_only=False)
+
+
+def _starts(words: pa.Table) -> np.ndarray:
+    """The place of each sentence's first word."""
+    return np.flatnonzero(np.diff(words["sentence"], prepend=-1))
+
+
+def _by_sentence(words: pa.Table, path: str, names: dict[str, int]) -> ColumnRows:
+    """The sentences: lists of the words in the columns of these numbers, by name."""
+    starts, kind = _starts(words), pa.list_(pa.string())
+    ends, parts = [*starts, len(words)], {name: [pa.array([], kind)] for name in names}
+    for first in range(0, len(starts), _SENTENCES):
+        part = np.array(ends[first : first + _SENTENCES + 1])
+        for name, number in names.items():
+            values = words[str(number)][part[0] : part[-1]].combine_chunks()
+            parts[name].append(pa.ListArray.from_arrays(pa.array(part - part[0], pa.int32()), values))
+    lines = compute.cast(words["line"].take(pa.array(starts)), pa.string())
+    source = pa.DictionaryArray.from_arrays(np.zeros(len(starts), np.int32), [path])
+    places = {"source": source, "place": compute.binary_join_element_wise("line", lines, " ")}
+    return ColumnRows(pa.table(places), pa.table({name: pa.chunked_array(parts[name], kind) for name in names}))
 
 
 def _is_comment(line: str, count: int, width: int, has_tabs: bool, is_first: bool) -> bool:
@@ -124,35 +172,42 @@ def _is_comment(line: str, count: int, width: int, has_tabs: bool, is_first: boo
 
 
 def _find_columns(
-    sentences: list[list[_Line]], width: int, path: str, tokens_column: str, tags_column: str
-) -> tuple[int, int | None]:
-    """Where word and tag are (`None`: no tag); removes lines that are no words, such as the columns' names."""
-    if width == 1 or not sentences:
-        return 0, None
-    if width == len(_CONLLU) and all(_CONLLU_ID.fullmatch(fields[0]) for words in sentences for _, fields in words):
-        for words in sentences:  # without ranges of words, and words that are not in the text
-            words[:] = [(number, fields) for number, fields in words if fields[0].isdecimal()]
+    words: pa.Table, path: str, tokens_column: str, tags_column: str
+) -> tuple[pa.Table, int, int | None]:
+    """The lines that are words, not e.g. names of columns, and where word and tag are (`None`: no tag)."""
+    width = words.num_columns - len(("line", "sentence"))
+    if width == 1 or not len(words):
+        return words, 0, None
+    first, last = words["0"], words[str(width - 1)]
+    ids = first.unique().to_pylist() if width == len(_CONLLU) else [""]
+    if all(map(_CONLLU_ID.fullmatch, ids)):
+        # Without ranges of words, and words that are not in the text.
+        words = words.filter(compute.is_in(first, pa.array([*filter(str.isdecimal, ids)], pa.string())))
         name = tags_column.lower() if tags_column.lower() in _CONLLU else "upos"
         print(
             f"{path}: CoNLL-U; the tags are those of the column {name} (--label_column_name names another)", flush=True
         )
-        return 1, _CONLLU.index(name)
-    number, header = sentences[0][0]
+        return words, 1, _CONLLU.index(name)
+    header = [words[str(number)][0].as_py() for number in range(width)]
     names = [name.strip().lower() for name in header]
-    words = [place for place, name in enumerate(names) if name in _WORD_NAMES | {tokens_column.lower()}]
-    tags = [fields[-1] for sentence in sentences for _, fields in sentence][1:]
-    found = set(tags) - {IGNORED_TAG}
+    word = [place for place, name in enumerate(names) if name in _WORD_NAMES | {tokens_column.lower()}]
+    found = {*last[1:].unique().to_pylist()} - {IGNORED_TAG}
     odd = not marks_entities(names[-1:]) and bool(found - {"O", "o"}) and marks_entities(found)
-    if (words and names[-1] in _TAG_NAMES | {tags_column.lower()}) or odd:
-        print(f"{path}, line {number}: {' '.join(header)!r} is taken as the names of the columns", flush=True)
-        del sentences[0][0]
+    if (word and names[-1] in _TAG_NAMES | {tags_column.lower()}) or odd:
+        line = words["line"][0].as_py()
+        print(f"{path}, line {line}: {' '.join(header)!r} is taken as the names of the columns", flush=True)
         tag = names.index(tags_column.lower()) if tags_column.lower() in names else width - 1
-        return words[0] if words else 0, tag
-    counted = all(
-        [fields[0] for _, fields in sentence] == [str(place) for place in range(1, len(sentence) + 1)]
-        for sentence in sentences
-    )
-    return 1 if counted and width > 2 else 0, width - 1
+        return words[1:], word[0] if word else 0, tag
+    return words, 1 if width > 2 and _is_count(words) else 0, width - 1
+
+
+def _is_count(words: pa.Table) -> bool:
+    """Whether the first column counts the words of each sentence, from 1 on."""
+    starts = _starts(words)
+    sizes = np.diff(starts, append=len(words))
+    numbers = np.arange(len(words)) - np.repeat(starts, sizes)
+    known = pa.array([str(number) for number in range(1, sizes.max() + 1)])
+    return np.array_equal(compute.index_in(words["0"], known).fill_null(-1), numbers)
 
 
 def write_conll(path: Path, columns: Sequence[Sequence[Sequence[str]]]) -> None:
