@@ -1,7 +1,7 @@
 """Sentences in CoNLL's formats: a word per line, its tag in one of the columns, an empty line between sentences."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -35,8 +35,6 @@ _TAG_NAMES = {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "e
 #: Comments of CoNLL-U and its relatives, such as `# sent_id = 1`.
 _METADATA = re.compile(r"#\s*((newdoc|newpar|sent_id|text|id|global\.columns)\b|\S+\s*=)")
 
-#: Sentences that are joined at once: an array of strings holds 2 GB.
-_SENTENCES = 100_000
 
 
 def marks_entities(tags: Collection[str]) -> bool:
@@ -80,21 +78,24 @@ def _read_file(path: str, tokens_column: str, tags_column: str) -> Table:
     if not len(words) and not bad:
         raise UserError(f"the file {path!r} has no sentences.")
     words, *places = _find_columns(words, path, tokens_column, tags_column)
-    names = {name: place for name, place in zip((tokens_column, tags_column), places, strict=True) if place is not None}
-    good = _by_sentence(words, path, names)
+    names = zip((tokens_column, tags_column), places, strict=True)
+    cells = pa.table({name: words[str(place)] for name, place in names if place is not None})
+    lines = compute.list_element(words["line"], 0)
+    source = pa.DictionaryArray.from_arrays(np.zeros(len(words), np.int32), [path])
+    where = {"source": source, "place": compute.binary_join_element_wise("line", lines.cast(pa.string()), " ")}
+    good = ColumnRows(pa.table(where), cells)
     if not bad:
         return Table(path, good)
-    lines = words["line"].take(pa.array(_starts(words))).to_pylist()
-    rows = [*zip(lines, good, strict=True), *((line, (path, f"line {line}", bad[line])) for line in bad)]
+    rows = [*zip(lines.to_pylist(), good, strict=True), *((line, (path, f"line {line}", bad[line])) for line in bad)]
     return Table(path, [row for _, row in sorted(rows, key=itemgetter(0))])
 
 
 def _read_words(path: str) -> tuple[pa.Table, dict[int, BadRowError]]:
-    """The words of a file, without comments.
+    """The sentences of a file, without comments.
 
     Returns:
-        Numbered columns as strings, and the numbers of each `line` and `sentence`, for sentences whose lines have as
-        many columns as the first; and of each other sentence the number of its first wrong line, and what is wrong.
+        Numbered columns with the strings in a sentence's lines, and `line` with their numbers, of sentences whose
+        lines have as many columns as the first; number of the first wrong line of each other sentence -> what is wrong.
     """
 
     def is_text(line: str) -> bool:
@@ -110,56 +111,57 @@ def _read_words(path: str) -> tuple[pa.Table, dict[int, BadRowError]]:
         return compute.split_pattern_regex(compute.utf8_trim(lines, " \t"), "[ \t]+")
 
     width = len(columns(pa.array([first]))[0])
-    names, found = [*map(str, range(width)), "line", "sentence"], []
-    bad: dict[int, tuple[int, BadRowError]] = {}
-    line, sentence, is_inside = 1, 0, False
-    for block in iterate_blocks(path):
-        texts = pa.array(split_lines(block), pa.string())
-        is_end = _as_numpy(compute.or_(is_blank(texts), compute.starts_with(texts, "-DOCSTART-")))
-        is_word, sentences = ~is_end, sentence + np.cumsum(is_end)
-        begins = np.maximum.accumulate(np.where(is_end, np.arange(1, len(texts) + 1), 0))  # of each line's sentence
-        for place in np.flatnonzero(is_word & _as_numpy(compute.starts_with(texts, "#"))):
-            is_first = not (is_word[begins[place] : place].any() or (is_inside and not begins[place]))
-            text, count = texts[place].as_py(), len(columns(texts[place : place + 1])[0])
+    names, found, bad = [*map(str, range(width)), "line"], [], {}
+    start = 1
+    for lines, is_end in _whole_sentences(path):
+        is_word = ~is_end
+        begins = np.maximum.accumulate(np.where(is_end, np.arange(1, len(lines) + 1), 0))  # of each line's sentence
+        for place in np.flatnonzero(is_word & _as_numpy(compute.starts_with(lines, "#"))):
+            text, count = lines[place].as_py(), len(columns(lines[place : place + 1])[0])
+            is_first = not is_word[begins[place] : place].any()
             is_word[place] = not _is_comment(text, count, width, has_tabs, is_first)
-        is_inside = bool(is_word[begins[-1] :].any() or (is_inside and not begins[-1]))
-        places, fields = np.flatnonzero(is_word), columns(texts.filter(pa.array(is_word)))
+        fields, places = columns(lines.filter(pa.array(is_word))), np.flatnonzero(is_word)
         counts = compute.list_value_length(fields).to_numpy()
-        for place, count in zip(places[counts != width], counts[counts != width], strict=True):
-            problem = BadRowError(f"{count} columns instead of {width}.")
-            bad.setdefault(int(sentences[place]), (line + int(place), problem))
-        places, values = places[counts == width], fields.filter(pa.array(counts == width)).flatten()
-        parts = [values.take(pa.array(np.arange(number, len(values), width))) for number in range(width)]
-        found.append(pa.table([*parts, line + places, sentences[places]], names))
-        line, sentence = line + len(texts), sentences[-1]
-    words = pa.concat_tables(found) if found else pa.table([pa.array([], pa.string())] * len(names), names)
-    if bad:
-        words = words.filter(~np.isin(words["sentence"], [*bad]))
-    return words, dict(bad.values())
+        if (is_wrong := counts != width).any():
+            sentences, firsts = np.unique(begins[places[is_wrong]], return_index=True)
+            for wrong in np.flatnonzero(is_wrong)[firsts]:
+                bad[start + int(places[wrong])] = BadRowError(f"{counts[wrong]} columns instead of {width}.")
+            is_good = ~np.isin(begins[places], sentences)
+            fields, places = fields.filter(pa.array(is_good)), places[is_good]
+        ends = np.append(np.flatnonzero(np.diff(begins[places], prepend=-1)), len(places))
+        cells, numbers = fields.flatten(), np.arange(len(places)) * width
+        parts = [*(cells.take(pa.array(numbers + place)) for place in range(width)), pa.array(start + places, pa.int32())]
+        found.append(pa.table([_lists(ends, part) for part in parts], names))
+        start += len(lines)
+    return pa.concat_tables(found), bad
+
+
+def _whole_sentences(path: str) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """The lines of many sentences, and whether each ends one: it is blank, or begins a document."""
+    parts = [(pa.array([], pa.string()), np.empty(0, bool))]
+    for block in iterate_blocks(path):
+        lines = pa.array(split_lines(block), pa.string())
+        is_end = _as_numpy(compute.or_(is_blank(lines), compute.starts_with(lines, "-DOCSTART-")))
+        if is_end.any():
+            end = 1 + np.flatnonzero(is_end)[-1]
+            yield _joined([*parts, (lines[:end], is_end[:end])])
+            parts = []
+            lines, is_end = lines[end:], is_end[end:]
+        parts.append((lines, is_end))
+    yield _joined(parts)
+
+
+def _joined(parts: Sequence[tuple[pa.Array, np.ndarray]]) -> tuple[pa.Array, np.ndarray]:
+    lines, is_end = zip(*parts, strict=True)
+    return pa.concat_arrays(lines), np.concatenate(is_end)
 
 
 def _as_numpy(values: pa.Array) -> np.ndarray:
     return values.to_numpy(zero_copy_only=False)
 
 
-def _starts(words: pa.Table) -> np.ndarray:
-    """The place of each sentence's first word."""
-    return np.flatnonzero(np.diff(words["sentence"], prepend=-1))
-
-
-def _by_sentence(words: pa.Table, path: str, names: dict[str, int]) -> ColumnRows:
-    """The sentences: lists of the words in the columns of these numbers, by name."""
-    starts, kind = _starts(words), pa.list_(pa.string())
-    ends, parts = [*starts, len(words)], {name: [pa.array([], kind)] for name in names}
-    for first in range(0, len(starts), _SENTENCES):
-        part = np.array(ends[first : first + _SENTENCES + 1])
-        for name, number in names.items():
-            values = words[str(number)][part[0] : part[-1]].combine_chunks()
-            parts[name].append(pa.ListArray.from_arrays(pa.array(part - part[0], pa.int32()), values))
-    lines = compute.cast(words["line"].take(pa.array(starts)), pa.string())
-    source = pa.DictionaryArray.from_arrays(np.zeros(len(starts), np.int32), [path])
-    places = {"source": source, "place": compute.binary_join_element_wise("line", lines, " ")}
-    return ColumnRows(pa.table(places), pa.table({name: pa.chunked_array(parts[name], kind) for name in names}))
+def _lists(ends: np.ndarray, values: pa.Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
 
 
 def _is_comment(line: str, count: int, width: int, has_tabs: bool, is_first: bool) -> bool:
@@ -174,40 +176,50 @@ def _is_comment(line: str, count: int, width: int, has_tabs: bool, is_first: boo
 def _find_columns(
     words: pa.Table, path: str, tokens_column: str, tags_column: str
 ) -> tuple[pa.Table, int, int | None]:
-    """The lines that are words, not e.g. names of columns, and where word and tag are (`None`: no tag)."""
-    width = words.num_columns - len(("line", "sentence"))
+    """The sentences without what is no word, e.g. the columns' names, and where word and tag are (`None`: no tag)."""
+    width = words.num_columns - 1  # without the numbers of lines
     if width == 1 or not len(words):
         return words, 0, None
-    first, last = words["0"], words[str(width - 1)]
-    ids = first.unique().to_pylist() if width == len(_CONLLU) else [""]
+    ids = compute.list_flatten(words["0"]).unique().to_pylist() if width == len(_CONLLU) else [""]
     if all(map(_CONLLU_ID.fullmatch, ids)):
         # Without ranges of words, and words that are not in the text.
-        words = words.filter(compute.is_in(first, pa.array([*filter(str.isdecimal, ids)], pa.string())))
+        numbers = pa.array([*filter(str.isdecimal, ids)], pa.string())
         name = tags_column.lower() if tags_column.lower() in _CONLLU else "upos"
         print(
             f"{path}: CoNLL-U; the tags are those of the column {name} (--label_column_name names another)", flush=True
         )
+        words = _only(words, lambda ids: _as_numpy(compute.is_in(ids, numbers)))
         return words, 1, _CONLLU.index(name)
-    header = [words[str(number)][0].as_py() for number in range(width)]
+    line, *header = (words[name][0].as_py()[0] for name in ("line", *map(str, range(width))))
     names = [name.strip().lower() for name in header]
     word = [place for place, name in enumerate(names) if name in _WORD_NAMES | {tokens_column.lower()}]
-    found = {*last[1:].unique().to_pylist()} - {IGNORED_TAG}
+    found = {*compute.list_flatten(words[str(width - 1)])[1:].unique().to_pylist()} - {IGNORED_TAG}
     odd = not marks_entities(names[-1:]) and bool(found - {"O", "o"}) and marks_entities(found)
     if (word and names[-1] in _TAG_NAMES | {tags_column.lower()}) or odd:
-        line = words["line"][0].as_py()
         print(f"{path}, line {line}: {' '.join(header)!r} is taken as the names of the columns", flush=True)
+        words = pa.concat_tables([_only(words[:1], lambda ids: np.arange(len(ids)) > 0), words[1:]])
         tag = names.index(tags_column.lower()) if tags_column.lower() in names else width - 1
-        return words[1:], word[0] if word else 0, tag
-    return words, 1 if width > 2 and _is_count(words) else 0, width - 1
+        return words, word[0] if word else 0, tag
+    counted = width > 2 and all(map(_is_counted, words["0"].chunks))
+    return words, 1 if counted else 0, width - 1
 
 
-def _is_count(words: pa.Table) -> bool:
-    """Whether the first column counts the words of each sentence, from 1 on."""
-    starts = _starts(words)
-    sizes = np.diff(starts, append=len(words))
-    numbers = np.arange(len(words)) - np.repeat(starts, sizes)
-    known = pa.array([str(number) for number in range(1, sizes.max() + 1)])
-    return np.array_equal(compute.index_in(words["0"], known).fill_null(-1), numbers)
+def _only(words: pa.Table, is_wanted: Callable[[pa.Array], np.ndarray]) -> pa.Table:
+    """The sentences with the words that a function of the first column wants, of those that have any."""
+    parts = []
+    for batch in words.to_batches():
+        wanted = is_wanted(batch["0"].flatten())
+        ends = np.append(0, np.cumsum(wanted))[np.append(0, np.cumsum(batch["0"].value_lengths()))]
+        lists = {name: _lists(ends, batch[name].flatten().filter(pa.array(wanted))) for name in words.column_names}
+        parts.append(pa.table(lists).filter(pa.array(np.diff(ends) > 0)))
+    return pa.concat_tables(parts)
+
+
+def _is_counted(column: pa.ListArray) -> bool:
+    """Whether a column counts the words of each sentence, from 1 on."""
+    sizes = _as_numpy(column.value_lengths())
+    numbers = 1 + np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return column.flatten().equals(pa.array(numbers).cast(pa.string()))
 
 
 def write_conll(path: Path, columns: Sequence[Sequence[Sequence[str]]]) -> None:
