@@ -36,7 +36,6 @@ _TAG_NAMES = {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "e
 _METADATA = re.compile(r"#\s*((newdoc|newpar|sent_id|text|id|global\.columns)\b|\S+\s*=)")
 
 
-
 def marks_entities(tags: Collection[str]) -> bool:
     """Whether tags mark entities: `O`, and `B-`, `I-`, `E-`, `S-` or `L-`, `U-`, `M-` before a type, in any case.
 
@@ -95,7 +94,7 @@ def _read_words(path: str) -> tuple[pa.Table, dict[int, BadRowError]]:
 
     Returns:
         Numbered columns with the strings in a sentence's lines, and `line` with their numbers, of sentences whose
-        lines have as many columns as the first; number of the first wrong line of each other sentence -> what is wrong.
+        lines have as many columns as the first; of each other the number of its first wrong line -> what is wrong.
     """
 
     def is_text(line: str) -> bool:
@@ -130,7 +129,10 @@ def _read_words(path: str) -> tuple[pa.Table, dict[int, BadRowError]]:
             fields, places = fields.filter(pa.array(is_good)), places[is_good]
         ends = np.append(np.flatnonzero(np.diff(begins[places], prepend=-1)), len(places))
         cells, numbers = fields.flatten(), np.arange(len(places)) * width
-        parts = [*(cells.take(pa.array(numbers + place)) for place in range(width)), pa.array(start + places, pa.int32())]
+        parts = [
+            *(cells.take(pa.array(numbers + place)) for place in range(width)),
+            pa.array(start + places, pa.int32()),
+        ]
         found.append(pa.table([_lists(ends, part) for part in parts], names))
         start += len(lines)
     return pa.concat_tables(found), bad

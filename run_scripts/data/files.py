@@ -126,6 +126,13 @@ def split_lines(block: str) -> list[str]:
     return lines[:-1] if block.endswith("\n") else lines
 
 
+def read_lines(files: Sequence[str]) -> Iterator[pa.Table]:
+    """The lines of files as a column `text`, many in each table."""
+    for file in files:
+        for block in iterate_blocks(file):
+            yield pa.table({"text": pa.array(split_lines(block), pa.string())})
+
+
 def iterate_blocks(path: str | Path) -> Iterator[str]:
     """Whole lines of a file, many at once, without its byte order mark.
 
