@@ -1,14 +1,19 @@
 """Sentences in CoNLL's formats: a word per line, its tag in one of the columns, an empty line between sentences."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_bad_data
-from .files import COMPRESSIONS, ending, find_files, iterate_lines
-from .table_files import BadRowError, Row, Table, join_tables
+from .files import COMPRESSIONS, ending, find_files, iterate_blocks, iterate_lines, split_lines
+from .rows import BadRowError, ColumnRows, is_blank
+from .table_files import Table, join_tables
 
 
 #: The tag of a word that has none: it is not trained, and counts nowhere.
@@ -29,8 +34,6 @@ _TAG_NAMES = {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "e
 
 #: Comments of CoNLL-U and its relatives, such as `# sent_id = 1`.
 _METADATA = re.compile(r"#\s*((newdoc|newpar|sent_id|text|id|global\.columns)\b|\S+\s*=)")
-
-_Line = tuple[int, list[str]]
 
 
 def marks_entities(tags: Collection[str]) -> bool:
@@ -70,48 +73,97 @@ def _read_file(path: str, tokens_column: str, tags_column: str) -> Table:
             f"also with one of {', '.join(COMPRESSIONS)}. Other tables: .json, .jsonl, .parquet, .csv."
         )
     with report_bad_data():
-        lines = list(iterate_lines(path))
-    sentences = _sentences(lines)
-    if not sentences:
+        words, bad = _read_words(path)
+    if not len(words) and not bad:
         raise UserError(f"the file {path!r} has no sentences.")
-    width = len(sentences[0][0][1])
-    placed: list[tuple[int, Row | BadRowError]] = []
-    whole = []
-    for sentence in sentences:
-        wrong = next(((number, fields) for number, fields in sentence if len(fields) != width), None)
-        if wrong is None:
-            whole.append(sentence)
-        else:
-            placed.append((wrong[0], BadRowError(f"{len(wrong[1])} columns instead of {width}.")))
-    word, tag = _find_columns(whole, width, path, tokens_column, tags_column)
-    for sentence in filter(None, whole):
-        row: Row = {tokens_column: [fields[word] for _, fields in sentence]}
-        if tag is not None:
-            row[tags_column] = [fields[tag] for _, fields in sentence]
-        placed.append((sentence[0][0], row))
-    return Table(path, [(path, f"line {number}", row) for number, row in sorted(placed, key=itemgetter(0))])
+    words, *places = _find_columns(words, path, tokens_column, tags_column)
+    names = zip((tokens_column, tags_column), places, strict=True)
+    cells = pa.table({name: words[str(place)] for name, place in names if place is not None})
+    lines = compute.list_element(words["line"], 0)
+    source = pa.DictionaryArray.from_arrays(np.zeros(len(words), np.int32), [path])
+    where = {"source": source, "place": compute.binary_join_element_wise("line", lines.cast(pa.string()), " ")}
+    good = ColumnRows(pa.table(where), cells)
+    if not bad:
+        return Table(path, good)
+    rows = [*zip(lines.to_pylist(), good, strict=True), *((line, (path, f"line {line}", bad[line])) for line in bad)]
+    return Table(path, [row for _, row in sorted(rows, key=itemgetter(0))])
 
 
-def _sentences(lines: Sequence[str]) -> list[list[_Line]]:
-    """The numbered lines of each sentence, as columns, without comments."""
-    first = next((line for line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))), "")
+def _read_words(path: str) -> tuple[pa.Table, dict[int, BadRowError]]:
+    """The sentences of a file, without comments.
+
+    Returns:
+        Numbered columns with the strings in a sentence's lines, and `line` with their numbers, of sentences whose
+        lines have as many columns as the first; of each other the number of its first wrong line -> what is wrong.
+    """
+
+    def is_text(line: str) -> bool:
+        return bool(line.strip()) and not line.startswith(("#", "-DOCSTART-"))
+
+    first = next(filter(is_text, iterate_lines(path)), "")
     has_tabs = "\t" in first
 
-    def columns(line: str) -> list[str]:
-        # Not `split()`, which also splits at the no-break spaces inside words.
-        return line.split("\t") if has_tabs else re.split("[ \t]+", line.strip(" \t"))
+    def columns(lines: pa.Array) -> pa.ListArray:
+        # Not at all white space: words have no-break spaces inside.
+        if has_tabs:
+            return compute.split_pattern(lines, "\t")
+        return compute.split_pattern_regex(compute.utf8_trim(lines, " \t"), "[ \t]+")
 
-    width = len(columns(first))
-    sentences: list[list[_Line]] = []
-    words: list[_Line] = []
-    for number, line in enumerate([*lines, ""], start=1):
-        if not line.strip() or line.startswith("-DOCSTART-"):
-            if words:
-                sentences.append(words)
-            words = []
-        elif not _is_comment(line, len(columns(line)), width, has_tabs, not words):
-            words.append((number, columns(line)))
-    return sentences
+    width = len(columns(pa.array([first]))[0])
+    names, found, bad = [*map(str, range(width)), "line"], [], {}
+    start = 1
+    for lines, is_end in _whole_sentences(path):
+        is_word = ~is_end
+        begins = np.maximum.accumulate(np.where(is_end, np.arange(1, len(lines) + 1), 0))  # of each line's sentence
+        for place in np.flatnonzero(is_word & _as_numpy(compute.starts_with(lines, "#"))):
+            text, count = lines[place].as_py(), len(columns(lines[place : place + 1])[0])
+            is_first = not is_word[begins[place] : place].any()
+            is_word[place] = not _is_comment(text, count, width, has_tabs, is_first)
+        fields, places = columns(lines.filter(pa.array(is_word))), np.flatnonzero(is_word)
+        counts = compute.list_value_length(fields).to_numpy()
+        if (is_wrong := counts != width).any():
+            sentences, firsts = np.unique(begins[places[is_wrong]], return_index=True)
+            for wrong in np.flatnonzero(is_wrong)[firsts]:
+                bad[start + int(places[wrong])] = BadRowError(f"{counts[wrong]} columns instead of {width}.")
+            is_good = ~np.isin(begins[places], sentences)
+            fields, places = fields.filter(pa.array(is_good)), places[is_good]
+        ends = np.append(np.flatnonzero(np.diff(begins[places], prepend=-1)), len(places))
+        cells, numbers = fields.flatten(), np.arange(len(places)) * width
+        parts = [
+            *(cells.take(pa.array(numbers + place)) for place in range(width)),
+            pa.array(start + places, pa.int32()),
+        ]
+        found.append(pa.table([_lists(ends, part) for part in parts], names))
+        start += len(lines)
+    return pa.concat_tables(found), bad
+
+
+def _whole_sentences(path: str) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """The lines of many sentences, and whether each ends one: it is blank, or begins a document."""
+    parts = [(pa.array([], pa.string()), np.empty(0, bool))]
+    for block in iterate_blocks(path):
+        lines = pa.array(split_lines(block), pa.string())
+        is_end = _as_numpy(compute.or_(is_blank(lines), compute.starts_with(lines, "-DOCSTART-")))
+        if is_end.any():
+            end = 1 + np.flatnonzero(is_end)[-1]
+            yield _joined([*parts, (lines[:end], is_end[:end])])
+            parts = []
+            lines, is_end = lines[end:], is_end[end:]
+        parts.append((lines, is_end))
+    yield _joined(parts)
+
+
+def _joined(parts: Sequence[tuple[pa.Array, np.ndarray]]) -> tuple[pa.Array, np.ndarray]:
+    lines, is_end = zip(*parts, strict=True)
+    return pa.concat_arrays(lines), np.concatenate(is_end)
+
+
+def _as_numpy(values: pa.Array) -> np.ndarray:
+    return values.to_numpy(zero_copy_only=False)
+
+
+def _lists(ends: np.ndarray, values: pa.Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
 
 
 def _is_comment(line: str, count: int, width: int, has_tabs: bool, is_first: bool) -> bool:
@@ -124,35 +176,52 @@ def _is_comment(line: str, count: int, width: int, has_tabs: bool, is_first: boo
 
 
 def _find_columns(
-    sentences: list[list[_Line]], width: int, path: str, tokens_column: str, tags_column: str
-) -> tuple[int, int | None]:
-    """Where word and tag are (`None`: no tag); removes lines that are no words, such as the columns' names."""
-    if width == 1 or not sentences:
-        return 0, None
-    if width == len(_CONLLU) and all(_CONLLU_ID.fullmatch(fields[0]) for words in sentences for _, fields in words):
-        for words in sentences:  # without ranges of words, and words that are not in the text
-            words[:] = [(number, fields) for number, fields in words if fields[0].isdecimal()]
+    words: pa.Table, path: str, tokens_column: str, tags_column: str
+) -> tuple[pa.Table, int, int | None]:
+    """The sentences without what is no word, e.g. the columns' names, and where word and tag are (`None`: no tag)."""
+    width = words.num_columns - 1  # without the numbers of lines
+    if width == 1 or not len(words):
+        return words, 0, None
+    ids = compute.list_flatten(words["0"]).unique().to_pylist() if width == len(_CONLLU) else [""]
+    if all(map(_CONLLU_ID.fullmatch, ids)):
+        # Without ranges of words, and words that are not in the text.
+        numbers = pa.array([*filter(str.isdecimal, ids)], pa.string())
         name = tags_column.lower() if tags_column.lower() in _CONLLU else "upos"
         print(
             f"{path}: CoNLL-U; the tags are those of the column {name} (--label_column_name names another)", flush=True
         )
-        return 1, _CONLLU.index(name)
-    number, header = sentences[0][0]
+        words = _only(words, lambda ids: _as_numpy(compute.is_in(ids, numbers)))
+        return words, 1, _CONLLU.index(name)
+    line, *header = (words[name][0].as_py()[0] for name in ("line", *map(str, range(width))))
     names = [name.strip().lower() for name in header]
-    words = [place for place, name in enumerate(names) if name in _WORD_NAMES | {tokens_column.lower()}]
-    tags = [fields[-1] for sentence in sentences for _, fields in sentence][1:]
-    found = set(tags) - {IGNORED_TAG}
+    word = [place for place, name in enumerate(names) if name in _WORD_NAMES | {tokens_column.lower()}]
+    found = {*compute.list_flatten(words[str(width - 1)])[1:].unique().to_pylist()} - {IGNORED_TAG}
     odd = not marks_entities(names[-1:]) and bool(found - {"O", "o"}) and marks_entities(found)
-    if (words and names[-1] in _TAG_NAMES | {tags_column.lower()}) or odd:
-        print(f"{path}, line {number}: {' '.join(header)!r} is taken as the names of the columns", flush=True)
-        del sentences[0][0]
+    if (word and names[-1] in _TAG_NAMES | {tags_column.lower()}) or odd:
+        print(f"{path}, line {line}: {' '.join(header)!r} is taken as the names of the columns", flush=True)
+        words = pa.concat_tables([_only(words[:1], lambda ids: np.arange(len(ids)) > 0), words[1:]])
         tag = names.index(tags_column.lower()) if tags_column.lower() in names else width - 1
-        return words[0] if words else 0, tag
-    counted = all(
-        [fields[0] for _, fields in sentence] == [str(place) for place in range(1, len(sentence) + 1)]
-        for sentence in sentences
-    )
-    return 1 if counted and width > 2 else 0, width - 1
+        return words, word[0] if word else 0, tag
+    counted = width > 2 and all(map(_is_counted, words["0"].chunks))
+    return words, 1 if counted else 0, width - 1
+
+
+def _only(words: pa.Table, is_wanted: Callable[[pa.Array], np.ndarray]) -> pa.Table:
+    """The sentences with the words that a function of the first column wants, of those that have any."""
+    parts = []
+    for batch in words.to_batches():
+        wanted = is_wanted(batch["0"].flatten())
+        ends = np.append(0, np.cumsum(wanted))[np.append(0, np.cumsum(batch["0"].value_lengths()))]
+        lists = {name: _lists(ends, batch[name].flatten().filter(pa.array(wanted))) for name in words.column_names}
+        parts.append(pa.table(lists).filter(pa.array(np.diff(ends) > 0)))
+    return pa.concat_tables(parts)
+
+
+def _is_counted(column: pa.ListArray) -> bool:
+    """Whether a column counts the words of each sentence, from 1 on."""
+    sizes = _as_numpy(column.value_lengths())
+    numbers = 1 + np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return column.flatten().equals(pa.array(numbers).cast(pa.string()))
 
 
 def write_conll(path: Path, columns: Sequence[Sequence[Sequence[str]]]) -> None:

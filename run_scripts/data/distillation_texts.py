@@ -14,7 +14,7 @@ from .files import ending, find_files
 from .loading import drawn, in_memory
 from .sentence_pairs import SentencePairArguments
 from .table_files import EmptyRowError, Row, Table, check_text, load_tables, read_table
-from .text_corpus import TEXT_KINDS, load_texts
+from .text_corpus import TEXT_KINDS, load_texts, rows_with_text
 
 
 #: Column with the tokens of a row's longest text, for batches of like length.
@@ -56,7 +56,7 @@ class DistillationTexts:
         for name, split in self.splits.items():
             options = {"tokenizer": tokenizer, "columns": split.column_names, "limit": max_seq_length}
             split = split.map(_measure, batched=True, fn_kwargs=options, desc="counting tokens")
-            cut += int(np.sum(split.with_format("numpy")["cut"])) if len(split) else 0
+            cut += compute.sum(split.with_format("arrow")[:]["cut"]).as_py() or 0
             splits[name] = split.remove_columns("cut")
         return DistillationTexts(splits, self.skipped, cut)
 
@@ -91,11 +91,8 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
         lines = [file for file in files if ending(file) == ".txt"]
         if lines:
             rows = load_texts(lines, "text", "train", keep_empty=True)
-            kept = rows.filter(
-                lambda texts: [bool(text.strip()) for text in texts], input_columns="text", batched=True
-            )
-            skipped += len(rows) - len(kept)
-            texts.append(kept)
+            texts.append(rows_with_text(rows))
+            skipped += len(rows) - len(texts[-1])
         tables = [read_table(file) for file in files if ending(file) != ".txt"]
     else:
         tables = [*load_tables(arguments, ["train"], token).values()]

@@ -86,16 +86,52 @@ def encode(tokenizer: PreTrainedTokenizerBase, rows: Iterable[Sequence[str]], **
         **options: What the tokenizer is called with, padding excepted.
     """
     rows = [*map(tuple, rows)]
-    if all(len(row) == 1 for row in rows) and (words := _known_words(tokenizer)) is not None:
+    if all(len(row) == 1 for row in rows) and (known := _known_words(tokenizer)) is not None:
         texts = [text for (text,) in rows]
         names = _column_names(tokenizer, texts, options)
         if names is not None:
-            return words.columns(names, texts, options["max_length"] if options.get("truncation") else None)
+            words = compute.split_pattern(pa.array(texts, pa.string()), " ")
+            return known.pieces(names, words, options["max_length"] if options.get("truncation") else None, 1)[0]
     found = find_encodings(tokenizer, [row[0] if len(row) == 1 else row for row in rows], **options)
     if found is not None:
         return columns_of(*found)
     columns = tokenizer(*map(list, zip(*rows, strict=True)), **options).items()
     return {name: pa.array(column, KINDS.get(name)) for name, column in columns}
+
+
+def encode_words(
+    tokenizer: PreTrainedTokenizerBase, rows: pa.ListArray, max_length: int
+) -> tuple[dict[str, pa.Array], np.ndarray, np.ndarray]:
+    """The columns that a tokenizer returns for lists of words; one that is too long becomes several pieces.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        rows: At least one list with at least one word.
+        max_length: Tokens of a piece, special ones included.
+
+    Returns:
+        The columns, the list's number for each piece, and for each token the number of its word in the list, -1 for
+        special tokens.
+    """
+    options = {"truncation": True, "max_length": max_length, "return_overflowing_tokens": True}
+    options["is_split_into_words"] = True
+    if (known := _known_words(tokenizer)) is not None:
+        names = _column_names(tokenizer, rows[:1].to_pylist(), options)
+        if names is not None:
+            return known.pieces(names, rows, max_length)
+    lists = rows.to_pylist()
+    found = find_encodings(tokenizer, lists, **options)
+    if found is None:
+        encoded = tokenizer(lists, **options)
+        encodings, samples = encoded.encodings, encoded.pop("overflow_to_sample_mapping")
+        columns = {name: pa.array(column, KINDS.get(name)) for name, column in encoded.items()}
+    else:
+        names, whole = found
+        encodings = [piece for encoding in whole for piece in (encoding, *encoding.overflowing)]
+        samples = np.repeat(np.arange(len(whole)), [1 + len(encoding.overflowing) for encoding in whole])
+        columns = columns_of(names, encodings)
+    words = chain.from_iterable(encoding.word_ids for encoding in encodings)
+    return columns, np.asarray(samples), np.array([-1 if word is None else word for word in words])
 
 
 class _Words:
@@ -114,25 +150,37 @@ class _Words:
         count = len(backend.encode("a", add_special_tokens=False).ids)
         self.before, self.after = with_special.ids[:place], with_special.ids[place + count :]
 
-    def columns(self, names: Collection[str], texts: Sequence[str], max_length: int | None) -> dict[str, pa.ListArray]:
-        """As `columns_of`, for texts that are cut to `max_length` tokens."""
-        split = compute.split_pattern(pa.array(texts, pa.string()), " ")
-        words = compute.list_flatten(split).dictionary_encode()
+    def pieces(
+        self, names: Collection[str], rows: pa.ListArray, max_length: int | None, most: int | None = None
+    ) -> tuple[dict[str, pa.ListArray], np.ndarray, np.ndarray]:
+        """As `encode_words`, with at most so many pieces of each list; `None` for no limit."""
+        words = rows.flatten().dictionary_encode()
         sizes, tokens = self._read(words.dictionary.to_pylist())
         places, starts = words.indices.to_numpy(), np.cumsum(sizes) - sizes
-        tokens = tokens[_ranges(starts[places], sizes[places])]
-        lengths = np.add.reduceat(sizes[places], split.offsets.to_numpy()[:-1])  # a text has at least one word
+        sizes, starts = sizes[places], starts[places]  # of all words
+        tokens = tokens[_ranges(starts, sizes)]
+        first_words, counts = rows.offsets.to_numpy()[:-1] - rows.offsets[0].as_py(), rows.value_lengths().to_numpy()
+        numbers = np.repeat(np.arange(len(words)) - np.repeat(first_words, counts), sizes)
+        lengths = np.add.reduceat(sizes, first_words)
         before, after = self.before, self.after
-        kept = lengths if max_length is None else np.minimum(lengths, max_length - len(before) - len(after))
+        room = max(1, lengths.max()) if max_length is None else max_length - len(before) - len(after)
+        number = np.maximum(1, -(-lengths // room))  # of pieces
+        number = number if most is None else np.minimum(number, most)
+        samples = np.repeat(np.arange(len(rows)), number)
+        skipped = room * (np.arange(len(samples)) - np.repeat(np.cumsum(number) - number, number))
+        kept = np.minimum(lengths[samples] - skipped, room)
         ends = np.cumsum([0, *(kept + len(before) + len(after))], dtype=np.int32)
-        ids = np.empty(ends[-1], np.int32)
-        ids[_ranges(ends[:-1] + len(before), kept)] = tokens[_ranges(np.cumsum(lengths) - lengths, kept)]
+        ids, words = np.empty(ends[-1], np.int32), np.full(ends[-1], -1)
+        to = _ranges(ends[:-1] + len(before), kept)
+        taken = _ranges((np.cumsum(lengths) - lengths)[samples] + skipped, kept)
+        ids[to], words[to] = tokens[taken], numbers[taken]
         for place, special in enumerate(before):
             ids[ends[:-1] + place] = special
         for place, special in enumerate(after, start=-len(after)):
             ids[ends[1:] + place] = special
         values = {"input_ids": ids, "token_type_ids": np.zeros(len(ids)), "attention_mask": np.ones(len(ids))}
-        return {n: pa.ListArray.from_arrays(ends, pa.array(values[n], KINDS[n].value_type)) for n in names}
+        columns = {n: pa.ListArray.from_arrays(ends, pa.array(values[n], KINDS[n].value_type)) for n in names}
+        return columns, samples, words
 
     def _read(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of tokens of words, and all tokens."""

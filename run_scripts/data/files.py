@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from glob import escape, glob
@@ -30,6 +31,9 @@ _OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {
 
 #: Endings of compressed files, which follow the ending of the file's kind.
 COMPRESSIONS = tuple(_OPENERS)
+
+#: Bytes that are read and decoded together.
+_BLOCK = 1 << 20
 
 #: What damaged files raise while they are decompressed.
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
@@ -97,7 +101,7 @@ def read_text(path: str | Path) -> str:
     Raises:
         BadDataError: If it is missing, damaged, or not UTF-8, with the line.
     """
-    return "".join(iterate_lines(path, keep_ends=True))
+    return "".join(iterate_blocks(path))
 
 
 def iterate_lines(path: str | Path, keep_ends: bool = False) -> Iterator[str]:
@@ -112,20 +116,46 @@ def iterate_lines(path: str | Path, keep_ends: bool = False) -> Iterator[str]:
     Raises:
         BadDataError: If it is missing, damaged, or not UTF-8, with the line.
     """
+    for block in iterate_blocks(path):
+        yield from io.StringIO(block, newline="\n") if keep_ends else split_lines(block)
+
+
+def split_lines(block: str) -> list[str]:
+    """The lines of one of the blocks of `iterate_blocks`, without their ends."""
+    lines = block.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if block.endswith("\n") else lines
+
+
+def read_lines(files: Sequence[str]) -> Iterator[pa.Table]:
+    """The lines of files as a column `text`, many in each table."""
+    for file in files:
+        for block in iterate_blocks(file):
+            yield pa.table({"text": pa.array(split_lines(block), pa.string())})
+
+
+def iterate_blocks(path: str | Path) -> Iterator[str]:
+    """Whole lines of a file, many at once, without its byte order mark.
+
+    Raises:
+        BadDataError: If it is missing, damaged, or not UTF-8, with the line.
+    """
+    number = 1
     try:
         with open_file(path) as file:
-            for number, line in enumerate(file, start=1):
-                text = _decoded(line, path, number)
-                if not keep_ends and text.endswith("\n"):
-                    text = text[: -2 if text.endswith("\r\n") else -1]
+            while block := file.read(_BLOCK) + file.readline():
+                if number == 1:
+                    block = block.removeprefix(BOM_UTF8)
+                try:
+                    text = block.decode()
+                except UnicodeDecodeError as error:
+                    lines = block[: error.start].split(b"\n")
+                    if len(lines) > 1:
+                        yield b"\n".join([*lines[:-1], b""]).decode()
+                    number += len(lines) - 1
+                    raise BadDataError(
+                        f"{path}, line {number}: not valid UTF-8 (byte {block[error.start]:#04x}). Save it as UTF-8."
+                    ) from error
                 yield text
+                number += text.count("\n")
     except _DAMAGED as error:
         raise BadDataError(f"the file {str(path)!r} cannot be read: {error}") from error
-
-
-def _decoded(line: bytes, path: str | Path, number: int) -> str:
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise BadDataError(f"{path}, line {number}: not valid UTF-8 (byte {byte:#04x}). Save it as UTF-8.") from error

@@ -23,7 +23,7 @@ from ..base.errors import BadDataError, UserError
 from ..base.hub_errors import offline_without_network
 from ..base.ranges import check_ranges
 from ..base.trained_model import file_fingerprint
-from .files import iterate_lines
+from .files import read_lines
 
 
 Split = datasets.Dataset | datasets.IterableDataset
@@ -205,10 +205,10 @@ class _Rows(datasets.ArrowBasedBuilder):
     def _generate_tables(self, files: list[str]) -> Iterator[tuple[tuple[int, int], pa.Table]]:
         schema = self.config.features.arrow_schema
         rows = iter(self.config.read(list(files)))
-        number = 0
-        while batch := list(islice(rows, 1000)):
-            yield (0, number), pa.Table.from_pylist(batch, schema=schema)
-            number += 1
+        batches = iter(lambda: list(islice(rows, 1000)), [])
+        tables = rows if self.config.read is read_lines else (pa.Table.from_pylist(b, schema=schema) for b in batches)
+        for number, table in enumerate(tables):
+            yield (0, number), table
 
 
 def load_rows(
@@ -221,8 +221,8 @@ def load_rows(
 
     Args:
         files: Names of files.
-        read: Given some of the files, yields their rows. It has to be a function of a module, or a `partial` of one.
-            Streams call it for each file.
+        read: Given some of the files, yields their rows, or is `read_lines`. It has to be a function of a module, or a
+            `partial` of one. Streams call it for each file.
         features: The columns of the rows.
         streaming: Whether to read while iterating.
 
@@ -253,12 +253,6 @@ def _stream_of(files: Iterable[str], rows: datasets.IterableDataset) -> datasets
     return rows
 
 
-def _lines_of(files: list[str]) -> Iterator[dict[str, str]]:
-    for file in files:
-        for line in iterate_lines(file):
-            yield {"text": line}
-
-
 def load_named(
     name: str, config_name: str | None, split: str, streaming: bool = False, token: str | None = None, **options: Any
 ) -> Split:
@@ -282,7 +276,7 @@ def load_named(
             by_line = is_here and isinstance(builder, Text) and builder.config.sample_by == "line"
             files = _local_files(builder)
             if by_line and split in files:
-                return load_rows(files[split], _lines_of, features, streaming)
+                return load_rows(files[split], read_lines, features, streaming)
             if isinstance(builder, Csv) and builder.config.na_values is None:
                 options |= CSV_OPTIONS
             if files and not streaming:

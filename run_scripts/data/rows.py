@@ -6,6 +6,7 @@ from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import compute
 
 
 Row = dict[str, Any]
@@ -74,6 +75,11 @@ def join_rows(parts: Sequence[Sequence[PlacedRow]]) -> Sequence[PlacedRow]:
                 cells = pa.concat_tables(tables, promote_options="default")
                 return ColumnRows(pa.concat_tables([part.places for part in parts]), cells)
     return [*chain.from_iterable(parts)]
+
+
+def is_blank(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Whether each text is empty or white space alone, by Arrow, whose white space is that of Python's `strip`."""
+    return compute.or_(compute.utf8_is_space(texts), compute.equal(texts, ""))
 
 
 def _by_columns(placed: Sequence[PlacedRow]) -> ColumnRows | None:

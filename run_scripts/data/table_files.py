@@ -20,7 +20,7 @@ from pyarrow import compute, parquet
 from ..base.errors import BadDataError, UserError, report_bad_data
 from .files import COMPRESSIONS, ending, find_files, iterate_lines, open_file, read_text
 from .loading import load_named
-from .rows import BATCH, BadRowError, ColumnRows, EmptyRowError, PlacedRow, Row, join_rows, keep_rows
+from .rows import BATCH, BadRowError, ColumnRows, EmptyRowError, PlacedRow, Row, is_blank, join_rows, keep_rows
 
 
 Item = TypeVar("Item")
@@ -148,8 +148,8 @@ class Table:
             return None
         cells = self.placed.cells[column]
         is_empty = compute.is_null(cells, nan_is_null=True)
-        if pa.types.is_string(cells.type):  # `is_missing` takes the same characters for blank as Arrow's function
-            is_empty = compute.or_(is_empty, compute.or_(compute.utf8_is_space(cells), compute.equal(cells, "")))
+        if pa.types.is_string(cells.type):
+            is_empty = compute.or_(is_empty, is_blank(cells))
         return None if compute.any(is_empty).as_py() else cells
 
     def texts(self, columns: Sequence[str]) -> list[pa.ChunkedArray] | None:

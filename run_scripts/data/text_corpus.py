@@ -8,10 +8,13 @@ from itertools import chain
 from typing import Any
 
 import datasets
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
 
 from ..base.errors import BadDataError, UserError, report_bad_data
 from ..base.ranges import check_ranges
-from .files import ending, find_files
+from .files import ending, find_files, read_lines
 from .loading import (
     DatasetArguments,
     LengthArguments,
@@ -24,6 +27,7 @@ from .loading import (
     iterate_rows,
     load_rows,
 )
+from .rows import is_blank
 from .table_files import (
     KINDS,
     BadRowError,
@@ -202,7 +206,7 @@ def load_texts(
     if unit != "line" and all(ending(file) != ".txt" for file in files):
         raise UserError(f"--text_unit {unit} is for txt files, and the {name} data are tables: a row is a document.")
     read = partial(_rows_of, column=column, stop_at_first=streaming, unit=unit)
-    rows = load_rows(files, read, _FEATURES, streaming)
+    rows = load_rows(files, read if is_table or unit != "line" else read_lines, _FEATURES, streaming)
     if keep_empty:
         return rows
     return _with_text(rows, column, name, report_empty=is_table)  # an empty line of txt separates paragraphs
@@ -314,7 +318,7 @@ def text_only(split: Split, column: str, name: str) -> Split:
 
 
 def _with_text(split: Split, column: str, name: str, report_empty: bool) -> Split:
-    kept = split.filter(_has_text)
+    kept = rows_with_text(split) if isinstance(split, datasets.Dataset) else split.filter(_has_text)
     with report_bad_data():
         if next(iterate_rows(kept, name), None) is None:
             raise UserError(f"the {name} data holds no text: every row of {column!r} is empty.")
@@ -323,6 +327,13 @@ def _with_text(split: Split, column: str, name: str, report_empty: bool) -> Spli
             f"{name} data: {len(split) - len(kept):,} of {len(split):,} rows left out, which hold no text", flush=True
         )
     return kept
+
+
+def rows_with_text(rows: datasets.Dataset) -> datasets.Dataset:
+    """The rows whose column `text` is not empty, a column of texts or nulls; the same data set if all are."""
+    texts = rows.with_format("arrow")[:]["text"]
+    is_empty = texts.is_null() if pa.types.is_null(texts.type) else is_blank(texts).fill_null(True)
+    return rows.select(np.flatnonzero(~is_empty.to_numpy())) if compute.any(is_empty).as_py() else rows
 
 
 def _has_text(row: dict[str, Any]) -> bool:

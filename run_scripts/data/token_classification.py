@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import datasets
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
 from .conll import CONLL_KINDS, IGNORED_TAG, marks_entities, read_conll
-from .encoding import KINDS, columns_of, find_encodings
+from .encoding import encode_words
 from .files import ending, find_files
 from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments, in_memory
 from .table_files import (
@@ -163,7 +163,7 @@ def _by_columns(table: Table, arguments: TokenClassificationArguments, tagged: b
     tokens = table.cells(arguments.text_column)
     if tokens is None or tokens.type != pa.list_(pa.string()):
         return None
-    lengths, words = compute.list_value_length(tokens), compute.list_flatten(tokens)
+    lengths, words = compute.list_value_length(tokens), compute.list_flatten(tokens).unique()
     is_word = compute.not_equal(compute.utf8_trim(words, " \t\r\n"), "")
     if words.null_count or not compute.min(lengths).as_py() or not compute.all(is_word).as_py():
         return None
@@ -172,14 +172,17 @@ def _by_columns(table: Table, arguments: TokenClassificationArguments, tagged: b
         tags = table.cells(arguments.label_column_name)
         if tags is None or not pa.types.is_list(tags.type) or compute.list_value_length(tags) != lengths:
             return None
-        flat = compute.list_flatten(tags.combine_chunks())
-        different = flat.unique()
+        different = compute.list_flatten(tags).unique()
         try:
             names = pa.array(map(_tag_name, different.to_pylist()), pa.string())
         except BadRowError:
             return None
-        ends = np.cumsum([0, *lengths.to_numpy()], dtype=np.int32)
-        columns["tags"] = pa.ListArray.from_arrays(ends, names.take(compute.index_in(flat, different)))
+
+        def named(part: pa.ListArray) -> pa.ListArray:
+            ends = np.cumsum([0, *part.value_lengths().to_numpy()], dtype=np.int32)
+            return pa.ListArray.from_arrays(ends, names.take(compute.index_in(part.flatten(), different)))
+
+        columns["tags"] = tags if names.equals(different) else pa.chunked_array(map(named, tags.chunks))
     return in_memory(columns)
 
 
@@ -255,7 +258,7 @@ def tokenize(
     first_labels, inner_labels = np.array(list(numbers.values())), np.array(list(map(inside, numbers)))
 
     def encode(rows: pa.Table, indices: list[int]) -> pa.Table:
-        columns, samples, words = _pieces(tokenizer, rows["tokens"].to_pylist(), max_seq_length)
+        columns, samples, words = encode_words(tokenizer, rows["tokens"].combine_chunks(), max_seq_length)
         ends = columns["input_ids"].offsets.to_numpy()
         pieces = np.repeat(np.arange(len(samples)), np.diff(ends))  # of each token, as what follows
         of_words = np.flatnonzero(words >= 0)
@@ -282,25 +285,6 @@ def tokenize(
         encode, batched=True, with_indices=True, remove_columns=sentences.column_names, desc="Tokenizing"
     )
     return rows.with_format(None)
-
-
-def _pieces(
-    tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], max_seq_length: int
-) -> tuple[dict[str, pa.ListArray], np.ndarray, np.ndarray]:
-    """The tokenizer's columns, the sentence of each sequence, and the word of each token, -1 for special ones."""
-    options = {"truncation": True, "max_length": max_seq_length, "return_overflowing_tokens": True}
-    found = find_encodings(tokenizer, sentences, is_split_into_words=True, **options)
-    if found is None:
-        encoded = tokenizer(sentences, is_split_into_words=True, **options)
-        encodings, samples = encoded.encodings, encoded.pop("overflow_to_sample_mapping")
-        columns = {name: pa.array(column, KINDS.get(name)) for name, column in encoded.items()}
-    else:
-        names, whole = found
-        encodings = [piece for encoding in whole for piece in (encoding, *encoding.overflowing)]
-        samples = np.repeat(np.arange(len(whole)), [1 + len(encoding.overflowing) for encoding in whole])
-        columns = columns_of(names, encodings)
-    words = chain.from_iterable(encoding.word_ids for encoding in encodings)
-    return columns, np.asarray(samples), np.array([-1 if word is None else word for word in words])
 
 
 def predicted_tags(

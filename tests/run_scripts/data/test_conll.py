@@ -1,6 +1,7 @@
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.data import files
 from tokenmixers.run_scripts.data.conll import read_conll, write_conll
 from tokenmixers.run_scripts.data.token_classification import (
     IGNORED_TAG,
@@ -10,6 +11,12 @@ from tokenmixers.run_scripts.data.token_classification import (
     tokenize,
 )
 from tokenmixers.run_scripts.metrics.entities import entities
+
+
+@pytest.fixture(autouse=True, params=[1, 1 << 20])
+def block(request, monkeypatch):
+    """Every file is read line by line, and at once."""
+    monkeypatch.setattr(files, "_BLOCK", request.param)
 
 
 def write(folder, content, name="a.conll"):

@@ -2,6 +2,7 @@
 
 import random
 
+import pyarrow as pa
 import pytest
 from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
@@ -66,6 +67,22 @@ def test_tokens_are_those_of_each_text(tokenizer, monkeypatch):
             for place, text in enumerate(part):
                 expected = tokenizer(text, **options)
                 assert {name: column[place].as_py() for name, column in found.items()} == {**expected}, repr(text)
+
+
+@pytest.mark.parametrize("length", [4, 7, 64])
+def test_tokens_are_those_of_each_list_of_words(length, tokenizer):
+    draw = random.Random(0)
+    lists = [
+        ["".join(draw.choices(PIECES, k=draw.randint(1, 4))) for _ in range(draw.randint(1, 9))] for _ in range(50)
+    ]
+    rows = pa.array([["left out"], *lists])[1:]  # whose offsets do not begin at 0
+    columns, samples, words = encoding.encode_words(tokenizer, rows, length)
+    options = {"truncation": True, "max_length": length, "return_overflowing_tokens": True}
+    expected = tokenizer(lists, is_split_into_words=True, **options)
+    assert samples.tolist() == expected.pop("overflow_to_sample_mapping")
+    assert {name: column.to_pylist() for name, column in columns.items()} == {**expected}
+    numbers = [number for piece in range(len(samples)) for number in expected.word_ids(piece)]
+    assert [None if word < 0 else word for word in words] == numbers
 
 
 def test_a_tokenizer_of_words_reads_each_once(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tokenmixers.run_scripts.base.errors import BadDataError, UserError
+from tokenmixers.run_scripts.data import files
 from tokenmixers.run_scripts.data.conll import read_conll
 from tokenmixers.run_scripts.data.files import ending, find_files, iterate_lines, read_text
 from tokenmixers.run_scripts.data.loading import load_named
@@ -39,8 +40,10 @@ COMPRESS = {
 ODD = "one\rstill one\u2028\x0b\x0c\x1c\x85end"
 
 
+@pytest.mark.parametrize("block", [1, 1 << 20])
 @pytest.mark.parametrize("compression", COMPRESS)
-def test_lines_of_every_compression_end_with_line_feeds_alone(compression, tmp_path):
+def test_lines_of_every_compression_end_with_line_feeds_alone(compression, block, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BLOCK", block)
     path = tmp_path / f"A.TXT{compression.upper()}"
     path.write_bytes(COMPRESS[compression](f"\ufeff{ODD}\r\n\ntwo\rhalves\nend\r".encode()))
     assert list(iterate_lines(path)) == [ODD, "", "two\rhalves", "end\r"]
