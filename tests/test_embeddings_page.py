@@ -47,7 +47,12 @@ SETS = {
 TEACHER = "all-MiniLM-L6-v2"
 STSB, STS, RETRIEVAL = ("STS-B",), ("sts12", "sts13", "sts14", "sts15"), ("retrieval_cisi", "retrieval_npl")
 #: Columns of the pages that quality.json names otherwise.
-NAMES = {"static": "MiniLM, static", "1 layer": "MiniLM, 1 layer", "2 hybrid layers": "hybrid-minilm-small", "6 hybrid layers": "hybrid-minilm"}
+NAMES = {
+    "static": "MiniLM, static",
+    "1 layer": "MiniLM, 1 layer",
+    "2 hybrid layers": "hybrid-minilm-small",
+    "6 hybrid layers": "hybrid-minilm",
+}
 NAMES |= {f"{layers} layers": f"MiniLM, {layers} layers" for layers in (2, 3, 4, "2 narrow")}
 #: The first column of the page's table of speeds.
 SPEEDS = "times the teacher's speed, one / two threads"
