@@ -27,12 +27,6 @@ def sentences():
 
 
 @pytest.fixture(scope="session")
-def telling_words():
-    """The good and the bad ones."""
-    return GOOD, BAD
-
-
-@pytest.fixture(scope="session")
 def sizes():
     """`config_overrides` of the tiny model, without the size of the vocabulary."""
     return SIZES
