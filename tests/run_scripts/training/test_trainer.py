@@ -1,7 +1,5 @@
-import errno
 import functools
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -44,12 +42,6 @@ def whole(saving, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     run_mlm.main(saving(output_dir=folder))
     return folder
-
-
-@pytest.fixture
-def run(saving, tmp_path):
-    """The folder of a run that is interrupted, and its command."""
-    return tmp_path / "run", saving(output_dir=tmp_path / "run")
 
 
 @pytest.fixture
@@ -101,24 +93,6 @@ def test_killed_streamed_processes_end_as_uninterrupted_ones(workers, streaming,
     process = launch("never", "run")
     assert process.returncode == 0, process.stderr[-2000:]
     assert same_weights(tmp_path / "run", tmp_path / "whole")
-
-
-def test_a_disk_that_is_full_when_weights_are_moved_is_survived(whole, run, same_weights, monkeypatch):
-    folder, command = run
-    replace = os.replace
-
-    def replace_until_full(source, target):
-        if "checkpoint-4" in str(target):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", replace_until_full)
-        with pytest.raises(UserError, match=r"disk of .* is full"):
-            run_mlm.main(command)
-    assert same_weights(folder / "checkpoint-2", whole / "checkpoint-2")
-    run_mlm.main(command)
-    assert same_weights(folder, whole)
 
 
 @pytest.mark.parametrize(
