@@ -127,7 +127,6 @@ def test_assisted_decoding_takes_tokens_back_out_of_the_cache(model, randomise):
 
 @pytest.mark.fast_cases(model=["gmlp-toeplitz", "amlp-toeplitz"])  # all kinds in test_caches.py
 def test_models_for_long_sequences_generate_the_same(model, monkeypatch):
-    """They have no index of diagonals."""
     ids, mask = left_padded([7, 3])
     options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False}
     short = model.generate(ids, **options)

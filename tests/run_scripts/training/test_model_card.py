@@ -39,8 +39,6 @@ SYNTHESIZER = {"config_name": "synthesizer-random", "config_overrides": SIZES + 
 
 @pytest.fixture
 def run_snippet(capsys):
-    """Run the Python of a card, and return what it prints."""
-
     def run(card: Path) -> str:
         code = re.search(r"```python\n(.+?)```", card.read_text(), flags=re.DOTALL)[1]
         capsys.readouterr()

@@ -23,7 +23,6 @@ def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
 
 
 def test_a_run_that_only_evaluates_asks_for_no_training_texts(monkeypatch):
-    """Its data have no training examples."""
     given = []
     monkeypatch.setattr(training_run, "fitting_tokenizer", lambda *arguments: given.append(arguments[3]))
 

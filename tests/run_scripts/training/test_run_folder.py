@@ -37,7 +37,6 @@ def whole(arguments, tmp_path_factory):
 
 @pytest.fixture
 def run(whole, arguments, tokenizer_of, tmp_path):
-    """The folder of another run, and its command."""
     return tmp_path / "run", arguments(**SAVING, **tokenizer_of(whole), output_dir=tmp_path / "run")
 
 

@@ -33,7 +33,6 @@ def notes(monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(arguments, tmp_path_factory):
-    """The folder of an uninterrupted run of one process."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     run_mlm.main(arguments(**SAVING, output_dir=folder))
     return folder
@@ -54,7 +53,6 @@ def contents(folder):
 
 
 def saved_state(settings):
-    """The state of a checkpoint, written and read."""
     return TrainerState(stateful_callbacks=[RunRecord(settings)])
 
 

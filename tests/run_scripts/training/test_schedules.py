@@ -37,7 +37,6 @@ def trainer(tmp_path):
 
 
 def learning_rates(scheduler, steps: int) -> list[float]:
-    """Of each step."""
     rates = []
     for _ in range(steps):
         rates.append(scheduler.optimizer.param_groups[0]["lr"])
@@ -87,7 +86,6 @@ def test_a_decay_longer_than_the_training_is_refused(trainer):
 
 
 def test_a_resumed_run_has_the_same_rates(arguments, corpus, tokenizer_of, same_weights, tmp_path, monkeypatch):
-    """Those of the formula, and the same weights."""
     lines = (corpus / "train.txt").read_text().splitlines()
     train_unigram_tokenizer(lines, 60, 16, show_progress=False).save_pretrained(tmp_path / "tokenizer")
     command = tokenizer_of(tmp_path / "tokenizer")

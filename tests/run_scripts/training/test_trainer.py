@@ -38,7 +38,6 @@ def saving(arguments, tokenizer, tokenizer_of):
 
 @pytest.fixture(scope="module")
 def whole(saving, tmp_path_factory):
-    """The folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     run_mlm.main(saving(output_dir=folder))
     return folder
