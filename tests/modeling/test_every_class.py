@@ -41,7 +41,6 @@ def scalar(model, inputs):
 
 
 def first(outputs):
-    """The first tensor."""
     return outputs[0][-1] if isinstance(outputs[0], tuple) else outputs[0]
 
 

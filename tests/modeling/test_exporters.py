@@ -37,7 +37,6 @@ def build(tiny_model):
 
 
 def flat(outputs):
-    """Outputs with the feature maps of a backbone one by one."""
     maps = {f"feature_maps.{index}": value for index, value in enumerate(outputs.get("feature_maps") or ())}
     return {**outputs, **maps}
 

@@ -51,7 +51,6 @@ def run_split(folder: Path, kind: str, **saving) -> tuple[torch.nn.Module, list[
 
 
 def main() -> None:
-    """Entry point."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     results = {}

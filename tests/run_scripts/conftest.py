@@ -205,8 +205,6 @@ def tokenizer_of():
 
 @pytest.fixture(scope="session")
 def table_of():
-    """The rows of a csv file."""
-
     def read(path):
         with path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
@@ -227,7 +225,6 @@ def same_weights():
 
 @pytest.fixture
 def tokenizers_trained(monkeypatch):
-    """Sizes of the tokenizers that were trained."""
     train, sizes = model_loading.train_unigram_tokenizer, []
 
     def count(texts, size, *args, **kwargs):
@@ -298,7 +295,6 @@ def overwrites_nothing(tmp_path):
 
 @pytest.fixture
 def checkpoint(tiny_config, randomise, tmp_path):
-    """A checkpoint as training leaves it."""
     folder = tmp_path / "trained"
     randomise(GMLPForMaskedLM(tiny_config())).save_pretrained(folder)
     (folder / "README.md").write_text(f'---\nlicense: apache-2.0\n---\n# Mine\nload("{folder}")\n')

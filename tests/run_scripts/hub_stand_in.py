@@ -53,7 +53,6 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def reply(self, status: int, body: object = b"", **headers: str) -> None:
-        """Answer, with JSON unless `body` is bytes already."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -68,7 +67,6 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(status, {"error": message}, X_Error_Code=code, X_Error_Message=message)
 
     def handle_request(self) -> None:
-        """Find the route of any request."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) if self.command != "PUT" else b""
         address = f"http://{self.headers['Host']}"
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
@@ -189,7 +187,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def start() -> tuple[Hub, ThreadingHTTPServer]:
-    """Serve in a thread of this process."""
     handler = type("BoundHandler", (Handler,), {"hub": Hub()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

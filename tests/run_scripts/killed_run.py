@@ -11,7 +11,6 @@ from tokenmixers.run_scripts import run_mlm
 
 
 def main() -> None:
-    """Entry point."""
     torch.set_num_threads(1)
     last, arguments = sys.argv[1], sys.argv[2:]
     training_step = Trainer.training_step

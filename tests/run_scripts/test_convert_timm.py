@@ -141,7 +141,6 @@ def test_wrong_sources(source, tmp_path, change, message):
 
 
 def change_tensors(folder, start, value=None):
-    """Remove the tensors whose names start so, or replace them."""
     tensors = load_file(folder / "model.safetensors")
     for name in [name for name in tensors if name.startswith(start)]:
         del tensors[name]

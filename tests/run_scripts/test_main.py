@@ -157,7 +157,6 @@ def test_help_without_a_reader_is_quiet():
 
 
 def without_reader(*arguments: str) -> subprocess.CompletedProcess:
-    """Start Python with an output whose reader is gone."""
     reader, writer = os.pipe()
     os.close(reader)
     try:

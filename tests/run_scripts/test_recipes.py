@@ -79,7 +79,6 @@ def test_its_command_reads_every_recipe(name, monkeypatch):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """For data that several recipes read."""
     return tmp_path_factory.mktemp("made")
 
 

@@ -36,34 +36,20 @@ def test_trains_saves_and_generates(causal, tmp_path, capsys):
     assert len(text["generated_token_ids"]) == 16  # all of the model's positions
 
 
-def test_perplexity_is_that_of_every_next_token(causal, corpus, tmp_path):
-    results = run_clm.main(causal(max_steps=5, line_by_line=True, per_device_eval_batch_size=3))
+@pytest.mark.parametrize(("kind", "length"), [("line_by_line", 16), ("isolate_documents", 128)])
+def test_perplexity_is_that_of_every_token_but_the_first_of_a_text(kind, length, causal, corpus, tmp_path):
+    sizes = SIZES.replace("max_position_embeddings=16", f"max_position_embeddings={length}")
+    options = {"max_steps": 5, "per_device_eval_batch_size": 3, "config_overrides": sizes}
+    results = run_clm.main(causal(**options, **{kind: True}))
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "run").eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
     total, tokens = 0.0, 0
     for line in (corpus / "validation.txt").read_text().splitlines():
-        ids = tokenizer(line, truncation=True, max_length=16)["input_ids"]
+        ids = tokenizer(line, truncation=True, max_length=length, return_tensors="pt").input_ids
         with torch.no_grad():
-            logits = model(torch.tensor([ids])).logits[0].double()
-        for position in range(1, len(ids)):
-            total -= logits[position - 1].log_softmax(-1)[ids[position]].item()
-            tokens += 1
-    assert results["trained"] == pytest.approx(math.exp(total / tokens), rel=1e-4)
-
-
-def test_isolated_documents_are_asked_for_all_but_their_first_tokens(causal, corpus, tmp_path):
-    sizes = SIZES.replace("max_position_embeddings=16", "max_position_embeddings=128")
-    results = run_clm.main(causal(max_steps=20, isolate_documents=True, config_overrides=sizes))
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run").eval()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
-    total, tokens = 0.0, 0
-    for line in (corpus / "validation.txt").read_text().splitlines():
-        ids = tokenizer(line, return_tensors="pt").input_ids
-        assert ids.shape[1] <= 128
-        with torch.no_grad():
-            logits = model(ids).logits[0, :-1]
-        labels = ids[0, 1:]
-        special = torch.isin(labels, torch.tensor([tokenizer.bos_token_id or -1]))
-        total += torch.nn.functional.cross_entropy(logits[~special], labels[~special], reduction="sum").item()
-        tokens += int((~special).sum())
+            logits = model(ids).logits[0, :-1].double()
+        asked = ids[0, 1:] != tokenizer.bos_token_id if tokenizer.bos_token_id is not None else slice(None)
+        labels = ids[0, 1:][asked]
+        total += torch.nn.functional.cross_entropy(logits[asked], labels, reduction="sum").item()
+        tokens += len(labels)
     assert results["trained"] == pytest.approx(math.exp(total / tokens), rel=1e-4)

@@ -59,7 +59,6 @@ def arguments(pictures, as_words):
 
 @pytest.fixture(scope="module")
 def trained(arguments, tmp_path_factory):
-    """The folder of a run, and its metrics."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     return folder, run_image_classification.main(arguments(output_dir=folder))
 
@@ -281,7 +280,6 @@ def test_a_damaged_picture_is_named(command, pictures, tmp_path, content, worker
 
 @pytest.fixture
 def teacher(trained, tmp_path):
-    """The folder of a trained teacher."""
     return shutil.copytree(trained[0], tmp_path / "teacher")
 
 

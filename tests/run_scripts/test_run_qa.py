@@ -77,7 +77,6 @@ def arguments(questions, as_words):
 
 @pytest.fixture(scope="module")
 def trained(arguments, tmp_path_factory):
-    """The folder of a run, and its metrics."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     return folder, run_qa.main(arguments(output_dir=folder, max_steps=5))
 

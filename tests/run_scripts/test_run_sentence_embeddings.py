@@ -270,9 +270,8 @@ def test_a_checkpoint_with_modules_keeps_them(command, tmp_path):
         ({"pooling_mode": "mean"}, "has its own pooling (cls): leave --pooling_mode out"),
         ({"train_tokenizer": 90}, "has its own tokenizer: name none"),
     ):
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit, match=re.escape(message)):
             run_sentence_embeddings.main(command(**again, **wrong))
-        assert message in str(caught.value)
     run_sentence_embeddings.main(command(**again))
     assert json.loads((tmp_path / "again" / "1_Pooling" / "config.json").read_text())["pooling_mode"] == "cls"
     assert not (tmp_path / "again" / "2_Normalize").exists()

@@ -67,7 +67,6 @@ def names(value: str | list[str]) -> list[str]:
 
 
 def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
-    """Verdict and differences of a claim, from the runs."""
     stats = pytest.importorskip("scipy.stats")
     task = claim.get("task", report["study"])
     settings = report["definition"] | report["definition"].get("tasks", {}).get(task, {})

@@ -76,7 +76,6 @@ def weighted_sums(gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def outputs(pixels: torch.Tensor, model: torch.nn.Module, features) -> dict[str, torch.Tensor]:
-    """Logits, pooled features, and gradients by parameter name, of a classifier."""
     pooled = features(pixels).detach()
     logits = model(pixels)
     logits = getattr(logits, "logits", logits)
@@ -194,7 +193,6 @@ def test_outputs_and_gradients_are_timms(name):
 
 
 def main() -> None:
-    """Record timm's outputs, and a number for each gradient."""
     recorded = {}
     for name in SHAPES:
         result = timm_outputs(name)

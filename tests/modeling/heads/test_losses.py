@@ -32,7 +32,6 @@ def build(tiny_model):
 
 @functools.cache
 def batch_of(name):
-    """A batch with labels to ignore."""
     generator = torch.Generator().manual_seed(0)
     shape = (ROWS, 3, LENGTH) if "MultipleChoice" in name else (ROWS, LENGTH)
     batch = {"input_ids": torch.randint(37, shape, generator=generator)}

@@ -32,13 +32,11 @@ def _logits(model, outputs):
 
 
 def _head(model):
-    """The weight and bias of the head, whatever it is called."""
     (head,) = (getattr(model, name) for name in ("lm_head", "classifier", "qa_outputs") if hasattr(model, name))
     return head.weight, head.bias
 
 
 def _pooled(tokens, pooling):
-    """The pooled output of one sequence, from the states of its tokens."""
     if pooling == "cls":
         return tokens[0]
     mean = sum(tokens) / len(tokens)

@@ -120,12 +120,18 @@ def test_flex_attention_with_a_static_cache(padded, randomise):
 
 
 @EVERY_KIND
-def test_generation_with_a_static_cache_of_more_room_than_the_model_has(name, padded, randomise):
+def test_texts_are_those_of_greedy_search_without_a_cache(name, padded, randomise):
+    """The last cache has more room than the model's weights cover."""
     model, (ids, mask) = build(name, randomise), padded
+    expected, seen = ids, mask
+    for _ in range(LENGTH - 6):
+        with torch.no_grad():
+            token = model(expected, attention_mask=seen, use_cache=False).logits[:, -1:].argmax(-1)
+        expected, seen = torch.cat([expected, token], dim=1), F.pad(seen, (0, 1), value=1)
     options = {"attention_mask": mask, "max_new_tokens": LENGTH - 6, "do_sample": False}
     cache = StaticCache(config=model.config, max_cache_len=20)
-    expected = model.generate(ids, **options)
-    assert torch.equal(model.generate(ids, past_key_values=cache, **options, disable_compile=True), expected)
+    for kind in ({}, {"cache_implementation": "static"}, {"past_key_values": cache, "disable_compile": True}):
+        assert torch.equal(model.generate(ids, **kind, **options), expected)
     if model.config.model_type != "synthesizer" or model.config.max_sequence_length is not None:
         token = torch.ones(2, 1, dtype=torch.long)
         model(token, attention_mask=F.pad(mask, (0, LENGTH - 6), value=1), past_key_values=cache)  # the last one
@@ -133,9 +139,29 @@ def test_generation_with_a_static_cache_of_more_room_than_the_model_has(name, pa
             model(token, attention_mask=F.pad(mask, (0, LENGTH - 5), value=1), past_key_values=cache)
 
 
+@pytest.mark.fast_cases(name=["amlp", "synthesizer-random-vanilla"])  # to compile takes seconds
+@EVERY_KIND
+def test_decoding_with_a_static_cache_compiles_once(name, padded, randomise):
+    model, (ids, mask) = build(name, randomise), padded
+    expected = model.generate(ids, attention_mask=mask, max_new_tokens=6, do_sample=False)
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(model.forward, fullgraph=True, backend="eager")
+    cache, mask = StaticCache(config=model.config, max_cache_len=LENGTH), F.pad(mask, (0, LENGTH - 6))
+    with torch.no_grad():
+        logits = model(ids, mask, past_key_values=cache).logits
+        for step in range(5):
+            token = logits[:, -1:].argmax(-1)
+            ids, mask = torch.cat([ids, token], dim=1), mask.clone()
+            mask[:, 6 + step] = 1
+            logits = compiled(token, mask, past_key_values=cache).logits
+    assert torch.equal(torch.cat([ids, logits[:, -1:].argmax(-1)], dim=1), expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("components", [["random"], ["random", "vanilla"]])
-def test_masks_with_a_static_cache_in_the_decoder_of_seq2seq(components, padded, randomise):
+@pytest.mark.parametrize("components", [["random"], ["dense"], ["random", "vanilla"]])
+def test_caches_of_the_decoder_of_seq2seq(components, padded, randomise):
     config = SynthesizerForConditionalGeneration.config_class(
         **{**SIZES, **HEADS, "is_decoder": False, "is_encoder_decoder": True, "max_position_embeddings": LENGTH},
         attention_components=components,
@@ -143,6 +169,10 @@ def test_masks_with_a_static_cache_in_the_decoder_of_seq2seq(components, padded,
     model, (ids, mask) = randomise(SynthesizerForConditionalGeneration(config)).eval(), padded
     inputs = {"input_ids": ids.flip(1), "attention_mask": mask.flip(1)}
     expected = model(**inputs, decoder_input_ids=ids, decoder_attention_mask=mask).logits
+    dynamic = model(**inputs, decoder_input_ids=ids, use_cache=True).past_key_values
+    one_tensor = 2 * 2 * 6 * 2 * 6 * 4  # layers, rows, tokens, heads and width, bytes
+    assert held_bytes(dynamic.self_attention_cache) == one_tensor * (2 if "vanilla" in components else 1)
+    assert held_bytes(dynamic.cross_attention_cache) == one_tensor * 2
     own, cross = (StaticCache(config=config.get_text_config(decoder=True), max_cache_len=n) for n in (20, 6))
     cache, parts = EncoderDecoderCache(own, cross), []
     for start, end in ((0, 4), (4, 5), (5, 6)):

@@ -20,7 +20,6 @@ FEW, MANY = (1, 5), (3, 2)  # leading dimensions: five rows, and as many as the 
 
 @pytest.fixture
 def calls(every_kernel, monkeypatch):
-    """Names of the primitives that were called."""
     names = []
 
     def record(function):

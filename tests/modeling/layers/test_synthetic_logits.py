@@ -145,7 +145,6 @@ def attend(stack, x, mask):
 
 
 def check(stack, lengths, left, seed):
-    """Compare a padded batch with the reference on each row alone."""
     torch.manual_seed(seed)
     longest, attention = max(lengths), stack.layers[0].self_attn
     x = torch.randn(len(lengths), longest, WIDTH, dtype=torch.float64, requires_grad=True)

@@ -54,7 +54,6 @@ def outputs_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def main() -> None:
-    """Entry point."""
     target, *folders = map(Path, sys.argv[1:])
     results = {}
     for folder in folders:

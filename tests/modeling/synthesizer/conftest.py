@@ -54,19 +54,16 @@ def _randomise(model, seed):
 
 @pytest.fixture(scope="session")
 def all_components():
-    """The components of self-attention, alone and mixed."""
     return ALL_COMPONENTS
 
 
 @pytest.fixture(params=ALL_COMPONENTS)
 def components(request):
-    """The same, one after another."""
     return request.param
 
 
 @pytest.fixture(scope="session")
 def tiny():
-    """The fields of a configuration, of an encoder."""
     return TINY
 
 

@@ -78,6 +78,13 @@ def parse(tmp_path, monkeypatch):
     return build
 
 
+def print_plan(args, training, evaluation=None, held_out=None):
+    model = SimpleNamespace(config=SimpleNamespace(model_type="gmlp"), num_parameters=lambda: 1)
+    trainer = SimpleNamespace(args=args, model=model, train_dataset=training, eval_dataset=evaluation)
+    trainer.is_world_process_zero = lambda: True
+    reporting.print_plan(trainer, None, held_out)
+
+
 def test_no_recipe_asks_for_a_machine():
     texts = [path.read_text() for path in RECIPES.glob("*.yaml")]
     assert texts and not [text for text in texts if re.search("^(bf16|fp16|use_cpu)", text, re.MULTILINE)]
@@ -105,10 +112,7 @@ def test_what_every_machine_chooses(name, machine, parse):
 def test_the_plan_says_device_precision_and_why(name, words, machine, parse, capsys):
     machine(name)
     args = parse("--do_train", "--max_steps", "3")
-    model = SimpleNamespace(config=SimpleNamespace(model_type="gmlp"), num_parameters=lambda: 1)
-    trainer = SimpleNamespace(args=args, model=model, train_dataset=[1], eval_dataset=None)
-    trainer.is_world_process_zero = lambda: True
-    reporting.print_plan(trainer, None)
+    print_plan(args, [1])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "precision" in line]
     assert all(word in line for word in words)
 
@@ -127,10 +131,7 @@ def test_the_plan_says_device_precision_and_why(name, words, machine, parse, cap
 def test_the_plan_says_how_many_rows_there_are(training, evaluation, held_out, line, machine, parse, capsys):
     machine("plain")
     args = parse()
-    model = SimpleNamespace(config=SimpleNamespace(model_type="gmlp"), num_parameters=lambda: 1)
-    trainer = SimpleNamespace(args=args, model=model, train_dataset=training, eval_dataset=evaluation)
-    trainer.is_world_process_zero = lambda: True
-    reporting.print_plan(trainer, None, held_out)
+    print_plan(args, training, evaluation, held_out)
     lines = ["SimpleNamespace (gmlp), 1 parameters", *([line] if line else []), args.decision]
     assert capsys.readouterr().out.splitlines()[-len(lines) :] == lines
 

@@ -58,7 +58,6 @@ def questions(file, split="train", **options):
 
 
 def text_to_text(file, split="train", **options):
-    """SQuAD's files have these names."""
     (tmp_path := Path(file[0]).parent / "squad").mkdir(exist_ok=True)
     shutil.copy(file[0], tmp_path / f"{'train' if split == 'train' else 'dev'}_rows.jsonl")
     arguments = TextToTextArguments(data_dir=str(tmp_path.parent), **options)

@@ -24,24 +24,11 @@ NUMBERS = list(range(20))
 @pytest.fixture(params=["file", "data set"])
 def source(request, tmp_path):
     """Rows for every command, in which the text is a number: as arguments that name a file or a data set."""
-    rows = [
-        {
-            "text": str(number),
-            "label": number % 2,
-            "tokens": [str(number)],
-            "ner_tags": ["O"],
-            "id": str(number),
-            "question": "Which?",
-            "context": str(number),
-            "answers": {"text": [str(number)], "answer_start": [0]},
-            "source": str(number),
-            "target": "x",
-            "anchor": str(number),
-            "positive": "x",
-            "score": str(number),
-        }
-        for number in NUMBERS
-    ]
+    rows = []
+    for number in NUMBERS:
+        row = dict.fromkeys(("text", "id", "context", "source", "anchor", "score"), str(number))
+        row |= {"label": number % 2, "tokens": [str(number)], "ner_tags": ["O"], "target": "x", "positive": "x"}
+        rows.append(row | {"question": "Which?", "answers": {"text": [str(number)], "answer_start": [0]}})
     if request.param == "file":
         (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
         return {"train_file": [str(tmp_path / "train.jsonl")]}

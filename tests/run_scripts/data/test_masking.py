@@ -49,7 +49,6 @@ def test_whole_words_are_masked_whole(tokenizer, pack):
 
 @pytest.fixture(scope="module")
 def rows(tokenizer):
-    """Numbered rows of different lengths."""
     data = datasets.Dataset.from_dict({"text": [line[: 20 + index] for index, line in enumerate(DOCUMENTS)]})
     return list(tokenize(data, row_encoder(tokenizer, 16, pack=False, word_offsets=True)))
 

@@ -8,8 +8,6 @@ from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator
 
 
 class Noise:
-    """A collator that draws a number for each row."""
-
     def __call__(self, rows):
         return torch.tensor([generator.random() for generator in self.generators])
 

@@ -25,7 +25,6 @@ def write(folder, name, content):
 
 
 def placed(table):
-    """The rows with their places in their file."""
     return [(place, row) for _, place, row in table.placed]
 
 

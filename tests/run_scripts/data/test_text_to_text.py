@@ -133,12 +133,9 @@ def test_right_texts_are_parsed_to_the_label_and_others_to_nothing(name):
         assert task.parse(text, example) is None
 
 
-@pytest.mark.parametrize(
-    ("score", "text"),
-    [("0", "0.0"), ("0.1", "0.0"), ("0.3", "0.4"), ("1.66", "1.6"), ("2.8", "2.8"), ("4.25", "4.2"), ("5.000", "5.0")],
-)
-def test_scores_are_rounded_to_fifths(score, text):
-    assert converted("stsb", {**SENTENCES, "label": score}).targets == (text,)
+def test_scores_are_rounded_to_fifths():
+    texts = {"0": "0.0", "0.1": "0.0", "0.3": "0.4", "1.66": "1.6", "2.8": "2.8", "4.25": "4.2", "5.000": "5.0"}
+    assert {score: converted("stsb", {**SENTENCES, "label": score}).targets[0] for score in texts} == texts
 
 
 def test_numbers_are_parsed_as_they_are():
@@ -146,16 +143,10 @@ def test_numbers_are_parsed_as_they_are():
     assert [TEXT_TASKS["stsb"].parse(text, example) for text in ("3.4", "7", "-2")] == [3.4, 7.0, -2.0]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('"A  string with "punctuation (1845-1986) ".', '" A string with " punctuation ( 1845 - 1986 ) " .'),
-        ("vídeo\t[é]|~^_`@", "vídeo [ é ] | ~ ^ _ ` @"),
-        ("“quoted” … end", "“quoted” … end"),  # not ASCII
-    ],
-)
-def test_spaces_around_punctuation(text, expected):
-    assert separate_punctuation(text) == expected
+def test_spaces_around_punctuation():
+    texts = {'"A  string with "punctuation (1845-1986) ".': '" A string with " punctuation ( 1845 - 1986 ) " .'}
+    texts |= {"vídeo\t[é]|~^_`@": "vídeo [ é ] | ~ ^ _ ` @", "“quoted” … end": "“quoted” … end"}  # not ASCII
+    assert {text: separate_punctuation(text) for text in texts} == texts
 
 
 class TestWSC:
@@ -170,21 +161,12 @@ class TestWSC:
         with pytest.raises(UserError, match="the task wsc has no example to train on"):
             training_pairs(task, rows[1:])
 
-    @pytest.mark.parametrize(
-        ("noun", "text", "parsed"),
-        [
-            ("the fuzzy bunny", "bunny", 1),
-            ("bunny", "A Fuzzy Bunny", 1),
-            ("Tom", "Mitchell", 0),
-            ("Bob's hat", "Bob", 0),
-            ("Bob's hat", "Jim's hat", 0),
-            ("Bob's hat", "Bob's", 1),
-            ("Tom", "the", None),
-            ("Tom", "", None),
-        ],
-    )
-    def test_predictions_say_true_if_they_are_the_noun(self, noun, text, parsed):
-        assert TEXT_TASKS["wsc"].parse(text, self.noun(noun)) == parsed
+    def test_predictions_say_true_if_they_are_the_noun(self):
+        answers = {("the fuzzy bunny", "bunny"): 1, ("bunny", "A Fuzzy Bunny"): 1, ("Tom", "Mitchell"): 0}
+        answers |= {("Bob's hat", "Bob"): 0, ("Bob's hat", "Jim's hat"): 0, ("Bob's hat", "Bob's"): 1}
+        answers |= {("Tom", "the"): None, ("Tom", ""): None}
+        found = {(noun, text): TEXT_TASKS["wsc"].parse(text, self.noun(noun)) for noun, text in answers}
+        assert found == answers
 
     def test_rows_that_are_one_word_off_or_spelled_otherwise(self):
         text = 'The boy fell . "Good for him," he said. '

@@ -13,7 +13,6 @@ pytest.importorskip("matplotlib")
 
 
 def points_of(axis):
-    """What has a marker."""
     return {tuple(*line.get_xydata()) for line in axis.lines if line.get_marker() != "None"}
 
 

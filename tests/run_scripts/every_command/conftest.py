@@ -35,19 +35,11 @@ def data(tmp_path_factory):
         (folder / f"{split}_pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
         words = ([f"{word} {'B-PER' if not i else 'O'}" for i, word in enumerate(row["text"].split())] for row in rows)
         (folder / f"{split}.conll").write_text("\n\n".join("\n".join(lines) for lines in words) + "\n")
-        paragraphs = [
-            {
-                "context": row["text"],
-                "qas": [
-                    {
-                        "id": str(row["id"]),
-                        "question": "Which animal?",
-                        "answers": [{"text": row["label"], "answer_start": row["text"].index(row["label"])}],
-                    }
-                ],
-            }
-            for row in rows
-        ]
+        paragraphs = []
+        for row in rows:
+            answers = [{"text": row["label"], "answer_start": row["text"].index(row["label"])}]
+            asked = {"id": str(row["id"]), "question": "Which animal?", "answers": answers}
+            paragraphs.append({"context": row["text"], "qas": [asked]})
         squad = {"version": "1.1", "data": [{"title": "animals", "paragraphs": paragraphs}]}
         (folder / f"{split}.json").write_text(json.dumps(squad))
         for name in ("squad", "CB"):

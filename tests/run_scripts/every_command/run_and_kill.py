@@ -56,7 +56,6 @@ class KillAt:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def state(self) -> str:
-        """A hash of the names and contents of all files."""
         digest = hashlib.blake2b()
         for path in sorted(Path(self.folder).rglob("*")):
             digest.update(f"{path.relative_to(self.folder)}\0".encode())
@@ -68,7 +67,6 @@ class KillAt:
         return (os.path.abspath(path) + "/").startswith(self.folder + "/")
 
     def hook(self, event: str, arguments: tuple) -> None:
-        """An audit hook."""
         if event == "open":
             path, mode, flags = arguments
             writes = (
@@ -101,7 +99,6 @@ class KillAt:
         return wrapped
 
     def install(self) -> None:
-        """Watch this process from here on."""
         safetensors.torch.serialize_file = self.writes_at_once(safetensors.torch.serialize_file, 1)
         torch.save = self.writes_at_once(torch.save, 1)
         save = transformers.PreTrainedTokenizerFast._save_pretrained
@@ -119,7 +116,6 @@ class KillAt:
 
 
 def child(request: dict, record: Path) -> None:
-    """Run the command of a request."""
     # Training a tokenizer twice gives two of them: all runs that train one get this.
     model_loading.train_unigram_tokenizer = lambda *_, **__: AutoTokenizer.from_pretrained(request["tokenizer"])
     training_run.plot_history = lambda history, path: path.write_bytes(b"")  # drawing takes longer than all else
@@ -133,7 +129,6 @@ def child(request: dict, record: Path) -> None:
 
 
 def run(request: dict, folder: Path) -> dict:
-    """Fork, run, wait."""
     record, log = folder / "operations.json", folder / "output.txt"
     record.unlink(missing_ok=True)
     process = os.fork()

@@ -161,7 +161,7 @@ def test_a_diverging_loss_and_a_full_disk_are_survived(script, arguments, tmp_pa
     """Both end in one sentence, and the checkpoints before stay as they were."""
     saving = {"save_steps": 1, "max_steps": 3, "save_total_limit": None, "load_best_model_at_end": None}
     saving |= dict.fromkeys(("do_eval", "do_predict", "eval_strategy", "eval_steps"))
-    diverging = {"learning_rate": 1e30, "lr_scheduler_type": "constant"}
+    diverging = {"learning_rate": 1e30, "lr_scheduler_type": "constant", "logging_steps": 100}
     with pytest.raises(UserError, match=r"training (loss|gradient) is (nan|inf) at step [123]; saved"):
         run_here(script, arguments(script, tmp_path / "nan", **saving, **diverging))
     for checkpoint in (tmp_path / "nan").glob("checkpoint-*"):

@@ -52,7 +52,6 @@ def checkpoint(tiny_model, tokenizer, tmp_path):
 
 @pytest.fixture(scope="session")
 def words():
-    """The words that the tokenizer knows."""
     return WORDS
 
 

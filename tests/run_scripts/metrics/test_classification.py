@@ -20,7 +20,6 @@ def classes():
 
 
 def counts(classes) -> tuple[int, int, int, int]:
-    """True and false positives, false and true negatives."""
     pairs = list(zip(classes["predictions"].tolist(), classes["references"].tolist(), strict=True))
     return tuple(pairs.count(pair) for pair in ((1, 1), (1, 0), (0, 1), (0, 0)))
 

@@ -142,11 +142,7 @@ def test_rouge_is_a_mean_of_fractions_without_stemmer():
 
 
 @pytest.mark.parametrize("name", ["sacrebleu", "rouge"])
-def test_examples_must_belong_together(name):
-    with pytest.raises(ValueError, match="at least one of each"):
-        load_metric(name).compute(predictions=[], references=[])
-    with pytest.raises(ValueError, match=r"Mismatch in the number of predictions \(2\) and references \(1\)"):
-        load_metric(name).compute(predictions=["a", "b"], references=[["a"]])
+def test_every_prediction_needs_a_reference(name):
     with pytest.raises(ValueError, match="every prediction needs a reference, but example 1 has none"):
         load_metric(name).compute(predictions=["a", "b"], references=[["a"], []])
 

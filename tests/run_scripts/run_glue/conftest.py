@@ -12,7 +12,6 @@ GOOD, BAD = ("fine", "lovely", "great"), ("dull", "awful", "poor")
 
 
 def _sentences(count: int, start: int = 0) -> list[tuple[str, int]]:
-    """Sentences with one of six telling words."""
     words = [(word, int(word in GOOD)) for word in (*GOOD, *BAD)]
     return [
         (f"the film number {index} is {words[index % 6][0]} and it is over", words[index % 6][1])
@@ -24,12 +23,6 @@ def _sentences(count: int, start: int = 0) -> list[tuple[str, int]]:
 def sentences():
     """`sentences(count, start=0)`: pairs of a sentence and whether its telling word is a good one."""
     return _sentences
-
-
-@pytest.fixture(scope="session")
-def telling_words():
-    """The good and the bad ones."""
-    return GOOD, BAD
 
 
 @pytest.fixture(scope="session")

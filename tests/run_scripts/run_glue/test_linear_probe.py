@@ -16,7 +16,6 @@ pytest.importorskip("sklearn")
 
 @pytest.fixture(scope="module")
 def encoder(tokenizer, tmp_path_factory):
-    """A checkpoint without a head."""
     config = GMLPConfig(vocab_size=80, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_labels=2)
     config.max_position_embeddings, config.classifier_pooling = 64, "mean"
     folder = tmp_path_factory.mktemp("encoder")

@@ -33,7 +33,6 @@ def test_models_of_transformers_and_heads_of_other_tasks(trained, command, tmp_p
 
 
 def test_training_alone_chooses_the_attention(trained, command, monkeypatch):
-    """See `test_berts_train_with_the_attention_that_is_faster`."""
     calls = []
     monkeypatch.setattr(training_run, "_choose_attention", lambda model, args, lengths: calls.append([*lengths]))
     run_glue.main(command(max_steps=1))

@@ -34,7 +34,6 @@ def rows_of(table: str) -> list[list[str]]:
 
 
 def results_of(report: dict) -> list[list[str]]:
-    """The cells of all models of the only task."""
     analysis = Analysis(report)
     return [[*row.values()] for task in analysis.study.tasks.values() for row in result_rows(analysis, task)]
 
@@ -91,7 +90,6 @@ def test_the_report_of_a_quick_study_says_so(report):
 
 
 def drawn(report: dict, monkeypatch) -> list:
-    """The panels of a study's picture."""
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 

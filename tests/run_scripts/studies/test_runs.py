@@ -75,7 +75,6 @@ PLAN += [("plain", 0.01, 2), ("wide net", 0.01, 2)]
 
 @pytest.fixture
 def trainer(tmp_path, monkeypatch):
-    """The folder of the training command."""
     folder = tmp_path / "trainer"
     folder.mkdir()
     (folder / "fake_trainer.py").write_text(TRAINER)
@@ -103,7 +102,6 @@ def execute(trainer, tmp_path):
 
 
 def calls(trainer: Path) -> list[str]:
-    """The recipes that the training command was called with."""
     file = trainer / "calls.txt"
     return [Path(line).stem for line in file.read_text().splitlines()] if file.is_file() else []
 

@@ -23,7 +23,6 @@ def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
 
 
 def test_a_run_that_only_evaluates_asks_for_no_training_texts(monkeypatch):
-    """Its data have no training examples."""
     given = []
     monkeypatch.setattr(training_run, "fitting_tokenizer", lambda *arguments: given.append(arguments[3]))
 
@@ -47,22 +46,21 @@ def test_a_run_that_only_evaluates_asks_for_no_training_texts(monkeypatch):
         (True, "cpu", [64, 257], "sdpa"),
         (False, "cpu", [128], "sdpa"),
         (True, "cuda", [128], "sdpa"),
+        (True, "cpu", 256, "eager"),  # of a model for sentence embeddings, which knows its length
+        (True, "cpu", 512, "sdpa"),
     ],
 )
 def test_berts_train_with_the_attention_that_is_faster(bf16, device, lengths, expected):
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
     model = BertModel(BertConfig(vocab_size=20, **sizes))
-    training_run._choose_attention(model, SimpleNamespace(bf16=bf16, device=torch.device(device)), lengths)
+    given, lengths = (
+        (model, lengths)
+        if isinstance(lengths, list)
+        else (SimpleNamespace(transformers_model=model, max_seq_length=lengths), [])
+    )
+    training_run._choose_attention(given, SimpleNamespace(bf16=bf16, device=torch.device(device)), lengths)
     assert model.config._attn_implementation == expected
     assert "attn_implementation" not in model.config.to_diff_dict()
-
-
-@pytest.mark.parametrize(("length", "expected"), [(256, "eager"), (512, "sdpa")])
-def test_sentence_embeddings_have_their_own_length(length, expected):
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
-    model = SimpleNamespace(transformers_model=BertModel(BertConfig(vocab_size=20, **sizes)), max_seq_length=length)
-    training_run._choose_attention(model, SimpleNamespace(bf16=True, device=torch.device("cpu")), [])
-    assert model.transformers_model.config._attn_implementation == expected
 
 
 @pytest.mark.parametrize("name", ["AMLPModel", "HybridBertModel", "SynthesizerModel"])

@@ -37,7 +37,6 @@ def whole(arguments, tmp_path_factory):
 
 @pytest.fixture
 def run(whole, arguments, tokenizer_of, tmp_path):
-    """The folder of another run, and its command."""
     return tmp_path / "run", arguments(**SAVING, **tokenizer_of(whole), output_dir=tmp_path / "run")
 
 
@@ -217,10 +216,8 @@ def test_a_half_written_tokenizer_is_not_used(tmp_path, monkeypatch):
 def test_test_data_are_predicted_again(run, whole, tmp_path, monkeypatch):
     """A run that is killed after its predictions have begun, of a script that predicts test data."""
     rows = "\n".join(json.dumps({"source": "gate token", "target": "token gate"}) for _ in range(4))
-    (tmp_path / "pairs.jsonl").write_text(rows)
-    files = [
-        part for split in ("train", "validation", "test") for part in (f"--{split}_file", tmp_path / "pairs.jsonl")
-    ]
+    (file := tmp_path / "pairs.jsonl").write_text(rows)
+    files = ["--train_file", file, "--validation_file", file, "--test_file", file]
     sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16"
     command = [*files, "--config_name", "synthesizer-random", "--train_tokenizer", 120, "--do_train", "--do_predict"]
     command += ["--config_overrides", sizes + ",num_attention_heads=2,head_dim=8", "--use_cpu", "--max_steps", 2]

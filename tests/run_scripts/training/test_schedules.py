@@ -37,7 +37,6 @@ def trainer(tmp_path):
 
 
 def learning_rates(scheduler, steps: int) -> list[float]:
-    """Of each step."""
     rates = []
     for _ in range(steps):
         rates.append(scheduler.optimizer.param_groups[0]["lr"])
@@ -81,15 +80,12 @@ def test_schedules_of_the_loss_are_refused(name, kind, tmp_path):
 def test_a_decay_longer_than_the_training_is_refused(trainer):
     with pytest.raises(UserError, match="--final_decay_steps 30 is more than the 20 training steps"):
         trainer(final_decay_steps=30).create_scheduler(20)
-    assert learning_rates(trainer(lr_scheduler_type="constant", final_decay_steps=20).create_scheduler(20), 1) == [
-        5e-5
-    ]
-    of_one_step = trainer(lr_scheduler_type="constant", final_decay_steps=1).create_scheduler(20)
-    assert learning_rates(of_one_step, 20) == [5e-5] * 20
+    for decay, steps in ((20, 1), (1, 20)):
+        found = trainer(lr_scheduler_type="constant", final_decay_steps=decay).create_scheduler(20)
+        assert learning_rates(found, steps) == [5e-5] * steps
 
 
 def test_a_resumed_run_has_the_same_rates(arguments, corpus, tokenizer_of, same_weights, tmp_path, monkeypatch):
-    """Those of the formula, and the same weights."""
     lines = (corpus / "train.txt").read_text().splitlines()
     train_unigram_tokenizer(lines, 60, 16, show_progress=False).save_pretrained(tmp_path / "tokenizer")
     command = tokenizer_of(tmp_path / "tokenizer")

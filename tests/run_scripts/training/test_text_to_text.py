@@ -82,8 +82,6 @@ def test_the_most_frequent_text_as_the_answer_to_everything():
 
 
 class Words:
-    """A tokenizer whose tokens are the words of the labels."""
-
     pad_token_id = 0
     words = ["", "entailment", "not_entailment", "acceptable", "unacceptable", "?"]
 

@@ -1,7 +1,5 @@
-import errno
 import functools
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -40,16 +38,9 @@ def saving(arguments, tokenizer, tokenizer_of):
 
 @pytest.fixture(scope="module")
 def whole(saving, tmp_path_factory):
-    """The folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     run_mlm.main(saving(output_dir=folder))
     return folder
-
-
-@pytest.fixture
-def run(saving, tmp_path):
-    """The folder of a run that is interrupted, and its command."""
-    return tmp_path / "run", saving(output_dir=tmp_path / "run")
 
 
 @pytest.fixture
@@ -101,32 +92,6 @@ def test_killed_streamed_processes_end_as_uninterrupted_ones(workers, streaming,
     process = launch("never", "run")
     assert process.returncode == 0, process.stderr[-2000:]
     assert same_weights(tmp_path / "run", tmp_path / "whole")
-
-
-def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(command, tmp_path):
-    """Before the first checkpoint, and without a line of logs."""
-    options = {**SAVING, "save_steps": 3, "logging_steps": 100, "lr_scheduler_type": "constant"}
-    with pytest.raises(UserError, match=r"training (loss|gradient) is (nan|inf) at step \d"):
-        run_mlm.main(command(**options, learning_rate=1e30))
-    assert not list((tmp_path / "run").glob("checkpoint-*"))
-
-
-def test_a_disk_that_is_full_when_weights_are_moved_is_survived(whole, run, same_weights, monkeypatch):
-    folder, command = run
-    replace = os.replace
-
-    def replace_until_full(source, target):
-        if "checkpoint-4" in str(target):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", replace_until_full)
-        with pytest.raises(UserError, match=r"disk of .* is full"):
-            run_mlm.main(command)
-    assert same_weights(folder / "checkpoint-2", whole / "checkpoint-2")
-    run_mlm.main(command)
-    assert same_weights(folder, whole)
 
 
 @pytest.mark.parametrize(
