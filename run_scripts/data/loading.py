@@ -329,6 +329,12 @@ def in_memory(columns: Mapping[str, Any]) -> datasets.Dataset:
     return datasets.Dataset(table, fingerprint=datasets.fingerprint.generate_random_fingerprint())
 
 
+def temporary_file() -> str:
+    """Where `Dataset.map` keeps a result on the disk instead of in memory; `datasets` removes it at the end."""
+    folder = datasets.fingerprint.get_temporary_cache_files_directory()
+    return str(Path(folder, f"{datasets.fingerprint.generate_random_fingerprint()}.arrow"))
+
+
 def list_lengths(rows: datasets.Dataset, column: str) -> pa.ChunkedArray:
     """The lengths of the lists in a column, without making Python's lists of them."""
     return compute.list_value_length(rows.select_columns(column).with_format("arrow")[:][column])

@@ -18,7 +18,7 @@ from ..base.errors import UserError
 from ..base.trained_model import label_names
 from .encoding import encode
 from .glue import GlueTask, TextColumns, TextTask, find_task
-from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments, in_memory
+from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments, in_memory, temporary_file
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -370,7 +370,9 @@ def tokenize(
             rows = rows.append_column(name, column)
         return rows
 
-    rows = examples.with_format("arrow").map(tokens, batched=True, remove_columns=["texts"], desc="Tokenizing")
+    rows = examples.with_format("arrow").map(
+        tokens, batched=True, remove_columns=["texts"], cache_file_name=temporary_file(), desc="Tokenizing"
+    )
     return rows.with_format(None)
 
 

@@ -18,7 +18,7 @@ from ..base.errors import UserError
 from .conll import CONLL_KINDS, IGNORED_TAG, marks_entities, read_conll
 from .encoding import encode_words
 from .files import ending, find_files
-from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments, in_memory
+from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments, in_memory, temporary_file
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -269,8 +269,8 @@ def tokenize(
         start_ends = np.searchsorted(starts, ends).astype(np.int32)
         columns |= {
             "sentence": pa.array(np.asarray(indices)[samples]),
-            "words": pa.ListArray.from_arrays(start_ends, pa.array(words[starts])),
-            "starts": pa.ListArray.from_arrays(start_ends, pa.array(starts - ends[pieces[starts]])),
+            "words": _int32_lists(start_ends, words[starts]),
+            "starts": _int32_lists(start_ends, starts - ends[pieces[starts]]),
         }
         if "tags" in rows.column_names:
             tags = rows["tags"].combine_chunks()
@@ -278,13 +278,22 @@ def tokenize(
             found = codes[(tags.offsets.to_numpy() - tags.offsets[0].as_py())[place[0]] + place[1]]
             labels = np.full(len(words), IGNORED_LABEL)
             labels[of_words] = np.where(is_first, first_labels[found], inner_labels[found])
-            columns["labels"] = pa.ListArray.from_arrays(ends, pa.array(labels))
+            columns["labels"] = _int32_lists(ends, labels)
         return pa.table(columns)
 
     rows = sentences.with_format("arrow").map(
-        encode, batched=True, with_indices=True, remove_columns=sentences.column_names, desc="Tokenizing"
+        encode,
+        batched=True,
+        with_indices=True,
+        remove_columns=sentences.column_names,
+        cache_file_name=temporary_file(),
+        desc="Tokenizing",
     )
     return rows.with_format(None)
+
+
+def _int32_lists(ends: np.ndarray, values: np.ndarray) -> pa.ListArray:
+    return pa.ListArray.from_arrays(ends, pa.array(values, pa.int32()))
 
 
 def predicted_tags(
