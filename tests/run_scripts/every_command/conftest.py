@@ -108,7 +108,8 @@ def arguments(data, as_words):
             settings["teacher"] = data / settings["teacher"]
         vocabulary = 160 if texts_to_texts else 60
         sizes = IMAGE_SIZES if images else f"{SIZES},vocab_size={vocabulary},hidden_dropout_prob=0.1"
-        settings["config_overrides"] = ",".join(filter(None, [sizes, settings.get("config_overrides", "")]))
+        if "keep_layers" not in settings:
+            settings["config_overrides"] = ",".join(filter(None, [sizes, settings.get("config_overrides", "")]))
         return as_words(settings)
 
     return build

@@ -131,7 +131,8 @@ RESUMED += [("run_image_classification", AUGMENTED)]
 if "run_sentence_embeddings" in SCRIPTS:
     # Of six steps in an epoch: the first run ends in the second one.
     ending = {"eval_strategy": "epoch", "per_device_train_batch_size": 4, "max_steps": 8, "save_steps": 4}
-    RESUMED += [("run_sentence_embeddings", {"eval_strategy": "steps", "eval_steps": 2})]
+    inherited = {"keep_layers": [0], "token_mixers": ["aft"], "config_name": None, "tokenizer_name": None}
+    RESUMED += [(TINY_RUNS["TEACHER"], {**inherited, "eval_strategy": "steps", "eval_steps": 2})]
     RESUMED += [("run_sentence_embeddings", ending)]
 #: Commands whose rows are drawn as those of another one above.
 ALIKE = [(script, {}) for script in ("run_clm", "run_seq2seq", "run_token_classification", "run_qa")]

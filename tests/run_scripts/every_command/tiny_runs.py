@@ -58,4 +58,4 @@ def without_times(value):
 
 
 def run_here(script: str, arguments: list[str]) -> dict:
-    return importlib.import_module(module_of(script)).main(arguments)
+    return importlib.import_module(module_of(script.split()[0])).main(arguments)
