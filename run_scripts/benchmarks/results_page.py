@@ -20,8 +20,8 @@ NOTES = "What the results depend on"
 
 #: Above the table of one processor and one GPU.
 SUMMARY_TEXT = (
-    "Inference / training in eager mode. The CPU is {cpu}, the GPU is {gpu}. The rows of one sentence "
-    "train by\nfinetuning, with PyTorch's attention function in BERT."
+    "Inference / training in eager mode, in float32 (fp32) and bfloat16 (bf16). The CPU is {cpu}, the GPU is {gpu}.\n"
+    "The rows of one sentence train by finetuning, with PyTorch's attention function in BERT."
 )
 
 #: Above the table that compares the machines.
@@ -127,9 +127,9 @@ SUMMARY = (
 
 #: Head of a column of the first table -> letter and dtype.
 SUMMARY_COLUMNS = {
-    "CPU float32": ("C", "float32"),
-    "CPU bfloat16": ("C", "bfloat16"),
-    "GPU bfloat16": ("D", "bfloat16"),
+    "CPU fp32": ("C", "float32"),
+    "CPU bf16": ("C", "bfloat16"),
+    "GPU bf16": ("D", "bfloat16"),
 }
 
 

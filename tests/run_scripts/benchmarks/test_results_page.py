@@ -156,7 +156,7 @@ def test_tables_by_hand(folder):
     assert "3 threads; torch 1; timm 2; 2019-01-01 00:00 UTC to 2020-02-02 02:02 UTC." in text
     summary = [cells(line) for line in text.split("\n## ")[1].splitlines() if line.startswith("|")]
     assert summary[::2] == [
-        ["model (compared with)", "CPU float32", "CPU bfloat16", "GPU bfloat16"],
+        ["model (compared with)", "CPU fp32", "CPU bf16", "GPU bf16"],
         ["gMLP-S, images (timm, same weights)", "2.00 / -", "", ""],
     ]
     assert summary[-1] == ["Synthesizer (random), encoding (T5, equal shape)", "", "", "3.00 / -"]
