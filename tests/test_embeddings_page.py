@@ -358,6 +358,10 @@ def test_speeds_are_those_that_were_measured(tmp_path):
     for model, *cells in rows:
         expected = [single[NAMES.get(model, model), formats[kind]] for kind in head[1:]]
         assert numbers(*cells) == pytest.approx(expected, abs=0.6), model
+    needed = (1000 / single["aft-minilm", kind] for kind in ("float32", "onnx-int8"))
+    assert "So `aft-minilm` needs {:.0f} ms for a text in PyTorch, and {:.0f} ms in int8.".format(*needed) in TEXT
+    for name, _, size, _ in tables(FOLDER / "README.md")[0][1:]:
+        assert f"{4 * numbers(size)[0] / 1e6:.0f} MB ({re.search('`.+?`', name)[0]})" in TEXT
     rates = {
         row["threads"]: f"{row['sentences_per_second']:.0f}"
         for row in published_speeds(EMBEDDINGS)
