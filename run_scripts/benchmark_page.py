@@ -4,9 +4,10 @@
     tokenmixers benchmark_page
 
 Each folder next to the page holds the results of one machine. Its name begins with the letter that the tables call the
-machine. The text before the page's first `## ` and its section "What the results depend on" are written by hand
-and stay. `speed_ups.csv` next to the page gets all speed-ups. If `../embeddings` has results of `evaluate_embeddings`, quality.json and speed.json, they are drawn in
-`../pictures/embeddings.png`, and the scores are written to `../embeddings/scores.csv`.
+machine. The text before the page's first `## ` and its section "What the results depend on" are written by hand and
+stay. `speed_ups.csv` next to the page gets all speed-ups. If `../embeddings` has results of `evaluate_embeddings`,
+quality.json and speed.json, they are drawn in `../pictures/embeddings.png`, and the scores are written to
+`../embeddings/scores.csv`.
 """
 
 import json

@@ -258,16 +258,17 @@ def speed_ups(machines: Mapping[str, Results]) -> str:
     writer.writerow(["machine", "model", "against", *head])
     for letter, reports in machines.items():
         for line in (line for comparison in COMPARISONS for line in comparison_lines(comparison, reports)):
-            found: list[float | None] = []
-            for dtype, mode in cases:
-
-                def figures(report: Mapping[str, Any], case: tuple[str, str] = (mode, dtype)) -> list[float | None]:
-                    return [line.figure(report, *case, compiled) for compiled in (False, True)]
-
-                found += _figures_of_one_run(reports, figures)
+            found = [figure for dtype, mode in cases for figure in _eager_and_compiled(reports, line, mode, dtype)]
             if any(found):
                 writer.writerow([letter, *line.names, *("" if one is None else f"{one:.2f}" for one in found)])
     return file.getvalue()
+
+
+def _eager_and_compiled(reports: Results, line: Line, mode: str, dtype: str) -> list[float | None]:
+    def figures(report: Mapping[str, Any]) -> list[float | None]:
+        return [line.figure(report, mode, dtype, compiled) for compiled in (False, True)]
+
+    return _figures_of_one_run(reports, figures)
 
 
 def _row_name(group: str, model: str) -> str:
@@ -326,7 +327,9 @@ def _summary(rows: Sequence[SummaryRow], columns: Mapping[str, tuple[Results, st
     """A table of rows and columns, each of a machine and a type. Rows without figures are left out."""
     cells = [[_summary_cell(reports, row, dtype) for reports, dtype in columns.values()] for row in rows]
     # One column for both names: two do not fit on a phone.
-    table = [(f"{row.ours} ({row.against})", *figures) for row, figures in zip(rows, cells, strict=True) if any(figures)]
+    table = [
+        (f"{row.ours} ({row.against})", *figures) for row, figures in zip(rows, cells, strict=True) if any(figures)
+    ]
     return markdown_table(("model (compared with)", *columns), table)
 
 
