@@ -4,9 +4,10 @@
     tokenmixers benchmark_page
 
 Each folder next to the page holds the results of one machine. Its name begins with the letter that the tables call the
-machine. The text before the page's first `## ` and its section "What the results depend on" are written by hand
-and stay. If `../embeddings` has results of `evaluate_embeddings`, quality.json and speed.json, they are drawn in
-`../pictures/embeddings.png`, and the scores are written to `../embeddings/scores.csv`.
+machine. The text before the page's first `## ` and its section "What the results depend on" are written by hand and
+stay. `speed_ups.csv` next to the page gets all speed-ups. If `../embeddings` has results of `evaluate_embeddings`,
+quality.json and speed.json, they are drawn in `../pictures/embeddings.png`, and the scores are written to
+`../embeddings/scores.csv`.
 """
 
 import json
@@ -16,7 +17,7 @@ from pathlib import Path
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.shipped_files import MODEL_CARDS
-from .benchmarks.results_page import page
+from .benchmarks.results_page import page, read_machines, speed_ups
 from .embeddings.pictures import draw, published
 from .embeddings.results import scores_csv
 
@@ -39,7 +40,8 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError(f"there is no {own}: the page is in a checkout; --folder names another.")
     text = page(folder)
     own.write_text(text, encoding="utf-8")
-    print(f"{own}: {len(text.splitlines())} lines")
+    (folder / "speed_ups.csv").write_text(speed_ups(read_machines(folder)), encoding="utf-8")
+    print(f"{own}: {len(text.splitlines())} lines; {folder / 'speed_ups.csv'}: all speed-ups")
     results = folder.parent / "embeddings"
     if (results / "quality.json").is_file():
         picture = folder.parent / "pictures" / "embeddings.png"

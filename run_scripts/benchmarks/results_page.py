@@ -1,5 +1,7 @@
-"""The tables of `model_cards/benchmarks/README.md`."""
+"""The tables of `model_cards/benchmarks/README.md`, and all speed-ups as `speed_ups.csv`."""
 
+import csv
+import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +20,12 @@ NOTES = "What the results depend on"
 
 #: Above the table of one processor and one GPU.
 SUMMARY_TEXT = (
-    "Inference / training in eager mode. The CPU is {cpu}, the GPU is {gpu}. The rows of one sentence "
-    "train by\nfinetuning, with PyTorch's attention function in BERT."
+    "Inference / training in eager mode, in float32 (fp32) and bfloat16 (bf16). The CPU is {cpu}, the GPU is {gpu}.\n"
+    "The rows of one sentence train by finetuning, with PyTorch's attention function in BERT."
 )
 
 #: Above the table that compares the machines.
-COMPARED_TEXT = "Inference in eager mode, in float32, or in bfloat16 where nothing else was measured."
+COMPARED_TEXT = "Inference in eager mode and float32. [`speed_ups.csv`](speed_ups.csv) has all that was compared."
 
 
 class Comparison(NamedTuple):
@@ -125,9 +127,9 @@ SUMMARY = (
 
 #: Head of a column of the first table -> letter and dtype.
 SUMMARY_COLUMNS = {
-    "CPU float32": ("C", "float32"),
-    "CPU bfloat16": ("C", "bfloat16"),
-    "GPU bfloat16": ("D", "bfloat16"),
+    "CPU fp32": ("C", "float32"),
+    "CPU bf16": ("C", "bfloat16"),
+    "GPU bf16": ("D", "bfloat16"),
 }
 
 
@@ -236,40 +238,37 @@ def _format_figures(figures: Sequence[float | None]) -> str:
     return " / ".join("-" if figure is None else f"{figure:.2f}" for figure in figures) if any(figures) else ""
 
 
-def _dtypes(reports: Results) -> list[str]:
-    """The types that were measured on a machine."""
-    found = {row["dtype"] for report in reports.values() for row in report["results"]}
-    return [dtype for dtype in ("float32", "bfloat16") if dtype in found]
-
-
 Figure = Callable[[Mapping[str, Any], str, str, bool], float | None]
 """A figure of a report, for a mode, a type, and eager or compiled."""
 
 
 class Line(NamedTuple):
-    """A row of a machine's table: its names, and the figure in its cells."""
+    """A comparison on a machine: its names, and its figures."""
 
     names: tuple[str, str]
     figure: Figure
 
 
-def case_table(lines: Sequence[Line], reports: Results) -> str:
-    """A table of a machine: eager / compiled, a column per type and mode; empty if nothing was measured."""
+def speed_ups(machines: Mapping[str, Results]) -> str:
+    """All speed-ups, as text of a csv file: a row for each comparison on a machine, a column for each case."""
+    cases = list(product(("float32", "bfloat16"), ("inference", "training")))
+    head = [f"{', '.join(case)}{end}" for case in cases for end in ("", ", compiled")]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["machine", "model", "against", *head])
+    for letter, reports in machines.items():
+        for line in (line for comparison in COMPARISONS for line in comparison_lines(comparison, reports)):
+            found = [figure for dtype, mode in cases for figure in _eager_and_compiled(reports, line, mode, dtype)]
+            if any(found):
+                writer.writerow([letter, *line.names, *("" if one is None else f"{one:.2f}" for one in found)])
+    return file.getvalue()
 
-    def cell(dtype: str, mode: str, line: Line) -> str:
-        def figures(report: Mapping[str, Any]) -> list[float | None]:
-            return [line.figure(report, mode, dtype, compiled) for compiled in (False, True)]
 
-        return _format_figures(_figures_of_one_run(reports, figures)).removesuffix(" / -")
+def _eager_and_compiled(reports: Results, line: Line, mode: str, dtype: str) -> list[float | None]:
+    def figures(report: Mapping[str, Any]) -> list[float | None]:
+        return [line.figure(report, mode, dtype, compiled) for compiled in (False, True)]
 
-    columns = [(dtype, mode) for dtype in _dtypes(reports) for mode in ("inference", "training")]
-    table = [(line.names, [cell(*column, line) for column in columns]) for line in lines]
-    table = [(names, cells) for names, cells in table if any(cells)]
-    if not table:
-        return ""
-    measured = [index for index in range(len(columns)) if any(cells[index] for _, cells in table)]
-    rows = [(*names, *(cells[index] for index in measured)) for names, cells in table]
-    return markdown_table(("", "against", *(", ".join(columns[index]) for index in measured)), rows)
+    return _figures_of_one_run(reports, figures)
 
 
 def _row_name(group: str, model: str) -> str:
@@ -313,9 +312,10 @@ def machines_table(machines: Mapping[str, Results]) -> str:
 
 
 def compared_table(machines: Mapping[str, Results]) -> str:
-    """The machines side by side: eager inference, in the first type that was measured on each."""
+    """The processors side by side: eager inference in float32."""
     rows = [row._replace(groups=row.groups[:1]) for row in SUMMARY if row.compares]
-    return _summary(rows, {letter: (reports, _dtypes(reports)[0]) for letter, reports in machines.items()})
+    processors = {letter: reports for letter, reports in machines.items() if not _machine(reports).get("accelerator")}
+    return _summary(rows, {letter: (reports, "float32") for letter, reports in processors.items()})
 
 
 def summary_table(machines: Mapping[str, Results]) -> str:
@@ -326,8 +326,11 @@ def summary_table(machines: Mapping[str, Results]) -> str:
 def _summary(rows: Sequence[SummaryRow], columns: Mapping[str, tuple[Results, str]]) -> str:
     """A table of rows and columns, each of a machine and a type. Rows without figures are left out."""
     cells = [[_summary_cell(reports, row, dtype) for reports, dtype in columns.values()] for row in rows]
-    table = [(row.ours, row.against, *figures) for row, figures in zip(rows, cells, strict=True) if any(figures)]
-    return markdown_table(("", "against", *columns), table)
+    # One column for both names: two do not fit on a phone.
+    table = [
+        (f"{row.ours} ({row.against})", *figures) for row, figures in zip(rows, cells, strict=True) if any(figures)
+    ]
+    return markdown_table(("model (compared with)", *columns), table)
 
 
 def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
@@ -347,7 +350,7 @@ def _title(letter: str, reports: Results) -> str:
 
 
 def machine_section(letter: str, reports: Results) -> str:
-    """Versions and dates of a machine's results, its speed-ups, and their commands."""
+    """Versions and dates of a machine's results, and their commands."""
     machine = _machine(reports)
     others = [
         (report["machine"].get(kind) or {}).items() for kind in ("peers", "tools") for report in reports.values()
@@ -358,9 +361,8 @@ def machine_section(letter: str, reports: Results) -> str:
     facts.append(dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}")
     facts += dict.fromkeys(report["source"] for report in reports.values() if "source" in report)
     head = f"## {_title(letter, reports)}\n\n{'; '.join(fact for fact in facts if fact)}."
-    compared = [line for comparison in COMPARISONS for line in comparison_lines(comparison, reports)]
     commands = "\n".join(command(stem, report["arguments"]) for stem, report in reports.items())
-    return "\n\n".join(filter(None, [head, case_table(compared, reports), f"```bash\n{commands}\n```"]))
+    return f"{head}\n\n```bash\n{commands}\n```"
 
 
 def page(folder: Path) -> str:
@@ -370,7 +372,7 @@ def page(folder: Path) -> str:
     cpu, gpu = dict.fromkeys(letter for letter, _ in SUMMARY_COLUMNS.values())
     parts = [head, f"## Summary\n\n{SUMMARY_TEXT.format(cpu=cpu, gpu=gpu)}\n\n{summary_table(machines)}"]
     parts += [f"## Machines\n\n{machines_table(machines)}"]
-    parts.append(f"## The machines compared\n\n{COMPARED_TEXT}\n\n{compared_table(machines)}")
+    parts.append(f"## The processors compared\n\n{COMPARED_TEXT}\n\n{compared_table(machines)}")
     parts += [f"## {section}" for section in sections if section.startswith(NOTES)]
     parts += [machine_section(*item) for item in machines.items()]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"

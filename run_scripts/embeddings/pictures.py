@@ -30,7 +30,7 @@ FORMATS = {"onnx": "ONNX Runtime", "onnx-int8": "int8, ONNX Runtime"}
 
 #: Name of a model in the published results -> its name in the picture.
 TITLES = {"all-MiniLM-L6-v2": "MiniLM, 6 layers (teacher)"}
-TITLES |= {"hybrid-minilm": "6 hybrid layers", "hybrid-minilm-small": "2 hybrid layers"}
+TITLES |= {"hybrid-minilm": "attention in 3 of 6 layers", "hybrid-minilm-small": "attention in 1 of 2 layers"}
 
 #: Formats in the picture of the published results.
 PUBLISHED_FORMATS = ("float32", "onnx-int8")
