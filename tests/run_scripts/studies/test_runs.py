@@ -75,22 +75,14 @@ PLAN += [("plain", 0.01, 2), ("wide net", 0.01, 2)]
 TIMED = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The folder of a finished study, for copies, and the program that did its runs."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "trainer").mkdir()
-    (folder / "trainer" / "fake_trainer.py").write_text(TRAINER)
-    with pytest.MonkeyPatch.context() as patch:
-        trained_by(folder / "trainer", patch)
-        do_study(DEFINITION, folder / "out")
-    return folder
-
-
-def trained_by(folder, monkeypatch):
+def new_trainer(place: Path, monkeypatch) -> Path:
+    folder = place / "trainer"
+    folder.mkdir()
+    (folder / "fake_trainer.py").write_text(TRAINER)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setattr(runs, "module_of", lambda command: "fake_trainer")
     monkeypatch.setattr(runs, "step_seconds", lambda study, task, device: dict.fromkeys(task.models, next(TIMED)))
+    return folder
 
 
 def do_study(definition, folder, jobs=1):
@@ -102,13 +94,19 @@ def do_study(definition, folder, jobs=1):
     return Executor(Workspace(study, folder, None), models, jobs).execute()
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished study, for copies."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        new_trainer(folder, patch)
+        do_study(DEFINITION, folder / "out")
+    return folder
+
+
 @pytest.fixture
 def trainer(tmp_path, monkeypatch):
-    """The folder of a training command that takes no time, and of the list of its calls."""
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer" / "fake_trainer.py").write_text(TRAINER)
-    trained_by(tmp_path / "trainer", monkeypatch)
-    return tmp_path / "trainer"
+    return new_trainer(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -315,31 +315,27 @@ def test_student_is_trained_as_encode_of_its_folder(change, kept, command, data,
 
 
 def test_a_finished_run_is_not_extended_with_another_model_of_the_same_name(command, data, tmp_path):
-    sources = {"teacher": "teacher", "model_name_or_path": "bert", "tokenizer_name": "teacher"}
-
-    def models(place):
-        return {role: tmp_path / place / role / name for role, name in sources.items()}
-
-    for place in ("one", "moved", "other"):
-        for role, folder in models(place).items():
-            shutil.copytree(data / sources[role], folder)
-    others = models("other")
+    names = {"teacher": "teacher", "model_name_or_path": "bert", "tokenizer_name": "teacher"}
+    one, moved, others = ({role: tmp_path / place / role / names[role] for role in names} for place in "abc")
+    for roles in (one, moved, others):
+        for role, folder in roles.items():
+            shutil.copytree(data / names[role], folder)
     # A tokenizer's folder may be a model's, with any weights.
-    for folder in (others["teacher"], others["model_name_or_path"], models("moved")["tokenizer_name"]):
+    for folder in (others["teacher"], others["model_name_or_path"], moved["tokenizer_name"]):
         weights = load_file(folder / "model.safetensors")
         weights["embeddings.word_embeddings.weight"][3, 0] += 1
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
     edit(others["tokenizer_name"] / "tokenizer_config.json", mask_token="the")
     settings = {**NO_CONFIG, "save_strategy": "steps", "save_steps": 2}
-    run_sentence_embeddings.main(command(**settings, **models("one")))
+    run_sentence_embeddings.main(command(**settings, **one))
     files = sorted((tmp_path / "run").rglob("*"))
     settings["max_steps"] = 4
     for role, other in others.items():
         kind = "tokenizer" if role == "tokenizer_name" else "model"
         with pytest.raises(SystemExit, match=f"was written with another {kind} as --{role}: a run goes on with"):
-            run_sentence_embeddings.main(command(**settings, **models("one") | {role: other}))
+            run_sentence_embeddings.main(command(**settings, **one | {role: other}))
         assert sorted((tmp_path / "run").rglob("*")) == files
-    run_sentence_embeddings.main(command(**settings, **models("moved")))
+    run_sentence_embeddings.main(command(**settings, **moved))
     assert state_of(tmp_path / "run")["global_step"] == 4
 
 
