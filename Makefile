@@ -6,6 +6,8 @@ OUT := outputs/quickstart
 SCRIPT := $(RUN) -m tokenmixers.run_scripts
 # Threads soon sleep while they wait for each other: beside other work, PyTorch's setting halves the speed.
 quickstart test test-slow test-extras test-clients test-demo test-versions: export GOMP_SPINCOUNT = 10000
+# Progress bars of what takes less than a second are not worth a line.
+quickstart: export TQDM_DELAY = 1
 
 # RUN=python3 takes an environment that is there, without the network; the checkout is then imported from a link to it.
 # `make quickstart` installs what it uses, and the tests their tools on top of it.

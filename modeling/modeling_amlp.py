@@ -14,7 +14,7 @@ from .heads.image_backbone import ImageBackbone
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.question_answering import QuestionAnsweringHead
-from .inputs.attention_masks import interface_mask
+from .inputs.attention_masks import with_interface_mask
 from .inputs.caches import accept_past_key_values
 from .inputs.token_layout import TokenLayout
 from .layers.precision import cast_once
@@ -133,10 +133,7 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
         layout = super()._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
-        if layout.padding_mask is None and layout.full_mask is None:
-            attention_mask = None
-        mask = interface_mask(self.config, hidden_states, attention_mask, cache, layout.seq_idx)
-        return layout._replace(attention_mask=mask)
+        return with_interface_mask(layout, self.config, hidden_states, attention_mask, cache)
 
 
 class AMLPForMaskedLM(MaskedLMHead, AMLPPreTrainedModel):

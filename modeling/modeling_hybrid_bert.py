@@ -21,7 +21,7 @@ from .heads.classification import MultipleChoiceHead, SequenceClassificationHead
 from .heads.language_modeling import MaskedLMHead
 from .heads.question_answering import QuestionAnsweringHead
 from .inputs.attention_maps import move_padding_right, take_tokens, visible_keys
-from .inputs.attention_masks import interface_mask
+from .inputs.attention_masks import with_interface_mask
 from .inputs.entries_by_position import resized
 from .inputs.exporting import is_exporting
 from .inputs.input_checks import check_token_types, embed, embed_text
@@ -261,8 +261,7 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, SpatialProjection):
-            init.normal_(module.weight, std=self.config.spatial_initializer_range)
-            init.ones_(module.bias)
+            module.initialize(self.config.spatial_initializer_range)
         elif isinstance(module, OffsetLogits | PerHeadLinear):
             init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, OffsetLogits):
@@ -331,10 +330,7 @@ class HybridBertModel(HybridBertPreTrainedModel):
             index = layout.distances(embeds.device)[0] + (layout.key_length - 1)
             layout = layout._replace(diagonal_index=index)
         if self.has_attention:
-            if layout.padding_mask is None and layout.full_mask is None:
-                attention_mask = None
-            mask = interface_mask(self.config, embeds, attention_mask, None, seq_idx)
-            layout = layout._replace(attention_mask=mask)
+            layout = with_interface_mask(layout, self.config, embeds, attention_mask, None)
         hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, types, layout)))
         for layer in self.layers:
             hidden_states = layer(hidden_states, layout=layout, **kwargs)

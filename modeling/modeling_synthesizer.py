@@ -30,7 +30,7 @@ from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
 from .heads.task_head import ModelMixin, require
 from .inputs.attention_maps import visible_keys
-from .inputs.attention_masks import interface_mask
+from .inputs.attention_masks import with_interface_mask
 from .inputs.caches import CACHE_NAME, accept_past_key_values, mask_for_generate
 from .inputs.input_checks import (
     check_cache,
@@ -249,12 +249,9 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
     ) -> TokenLayout:
         """Create the layout for all layers."""
         layout = token_layout(self.config, inputs_embeds, attention_mask, position_ids, cache, seq_idx)
-        if layout.padding_mask is None and layout.full_mask is None:
-            attention_mask = None
         if "vanilla" in self.config.attention_components:
-            mask = interface_mask(self.config, inputs_embeds, attention_mask, cache, layout.seq_idx)
-        else:
-            mask = None if layout.is_shared else visible_keys(layout, inputs_embeds.device)
+            return with_interface_mask(layout, self.config, inputs_embeds, attention_mask, cache)
+        mask = None if layout.is_shared else visible_keys(layout, inputs_embeds.device)
         return layout._replace(attention_mask=mask)
 
     def _added_embeddings(

@@ -809,26 +809,28 @@ def take_tokens(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 # --- modeling/inputs/attention_masks.py
-def interface_mask(
+def with_interface_mask(
+    layout: TokenLayout,
     config: PreTrainedConfig,
     inputs_embeds: torch.Tensor,
     attention_mask: torch.Tensor | None,
     cache: Cache | None,
-    seq_idx: torch.Tensor | None,
-) -> Any:
-    """The mask for `config._attn_implementation`; arguments as in `token_layout`."""
+) -> TokenLayout:
+    """Add the mask for `config._attn_implementation` to a layout; arguments as in `token_layout`, which has made it."""
+    if layout.padding_mask is None and layout.full_mask is None:
+        attention_mask = None
     inputs = config, inputs_embeds, attention_mask
     documents: dict[str, Any] = {}
-    if seq_idx is not None:
+    if layout.seq_idx is not None:
         if "flash" in config._attn_implementation:
             raise ValueError(
                 f"Packed documents (`seq_idx`) are not possible with attn_implementation="
                 f"{config._attn_implementation!r}, which has no mask for them: use 'sdpa' or 'flex_attention'."
             )
-        documents["and_mask_function"] = packed_sequence_mask_function(seq_idx)
+        documents["and_mask_function"] = packed_sequence_mask_function(layout.seq_idx)
     if config.is_decoder:
-        return create_causal_mask(*inputs, cache, **documents)
-    return create_bidirectional_mask(*inputs, **documents)
+        return layout._replace(attention_mask=create_causal_mask(*inputs, cache, **documents))
+    return layout._replace(attention_mask=create_bidirectional_mask(*inputs, **documents))
 
 
 # --- modeling/inputs/exporting.py
@@ -1212,6 +1214,11 @@ class SpatialProjection(nn.Module):
         self.is_causal = is_causal
         self.weight = nn.Parameter(torch.zeros(2 * max_length - 1 if weight_type == "toeplitz" else (max_length,) * 2))
         self.bias = nn.Parameter(torch.ones(max_length))
+
+    def initialize(self, std: float) -> None:
+        """Draw new weights around 0, which let a gate begin as 1."""
+        init.normal_(self.weight, std=std)
+        init.ones_(self.bias)
 
     def matrix(self, length: int, layout: TokenLayout | None = None) -> torch.Tensor:
         """The weights from all `length` tokens to the new tokens (to all tokens without `layout`)."""
@@ -1777,8 +1784,7 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, SpatialProjection):
-            init.normal_(module.weight, std=self.config.spatial_initializer_range)
-            init.ones_(module.bias)
+            module.initialize(self.config.spatial_initializer_range)
         elif isinstance(module, OffsetLogits | PerHeadLinear):
             init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, OffsetLogits):
@@ -1847,10 +1853,7 @@ class HybridBertModel(HybridBertPreTrainedModel):
             index = layout.distances(embeds.device)[0] + (layout.key_length - 1)
             layout = layout._replace(diagonal_index=index)
         if self.has_attention:
-            if layout.padding_mask is None and layout.full_mask is None:
-                attention_mask = None
-            mask = interface_mask(self.config, embeds, attention_mask, None, seq_idx)
-            layout = layout._replace(attention_mask=mask)
+            layout = with_interface_mask(layout, self.config, embeds, attention_mask, None)
         hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, types, layout)))
         for layer in self.layers:
             hidden_states = layer(hidden_states, layout=layout, **kwargs)

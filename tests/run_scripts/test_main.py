@@ -96,13 +96,6 @@ def test_a_command_does_as_its_module_does(tmp_path, monkeypatch, capsys):
     assert all((tmp_path / "ours" / file).read_text() == (tmp_path / "theirs" / file).read_text() for file in files)
 
 
-def test_wrong_calls_end_in_one_sentence_and_status_1():
-    misused = call("make_data", "number_names")
-    assert misused.returncode == 1 and misused.stdout == ""
-    assert misused.stderr.startswith("error: the following arguments are required: --output_dir")
-    assert misused.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("command", "usage", "texts"),
     [

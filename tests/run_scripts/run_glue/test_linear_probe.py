@@ -46,7 +46,7 @@ def test_without_a_rate_a_checkpoint_starts_with_a_linear_probe(command, encoder
 
 
 def test_few_rows_are_read_more_often(command, encoder, tmp_path, capsys):
-    """At the default rate, given or not. With epochs or another rate it is the given number, or Transformers'."""
+    """At the default rate, given or not. With another rate it is Transformers' number."""
     options = {"model_name_or_path": encoder, "learning_rate": None, "max_steps": None, "save_strategy": "epoch"}
     options["per_device_train_batch_size"] = 30
     run_glue.main(command(**options))
@@ -58,7 +58,6 @@ def test_few_rows_are_read_more_often(command, encoder, tmp_path, capsys):
     run_glue.main(command(**options, num_train_epochs=7))  # a longer run goes on
     assert "extending the run that ended at step 12" in capsys.readouterr().out
     for name, given, expected in (
-        ("epochs", {"num_train_epochs": 2}, "2 epochs, 30"),
         ("rate", {"learning_rate": 1e-4}, "3 epochs (Transformers' default), 30"),
         ("default rate", {"learning_rate": 2e-4}, "6 epochs (default for few rows), 30"),
     ):

@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 import torch
 import yaml
@@ -20,11 +22,15 @@ from tokenmixers.run_scripts.studies.models import AUTO_CLASSES, describe_models
 from tokenmixers.run_scripts.training.kept_layers import keep_layers
 
 
+@functools.cache
+def described(name, setting="default"):
+    return describe_models(read_study(name, setting))
+
+
 @pytest.mark.parametrize("name", names_of_studies())
 def test_the_models_of_shipped_studies_have_as_many_parameters(name):
     for setting in ("default", *yaml.safe_load((STUDIES / f"{name}.yaml").read_text())["settings"]):
-        study = read_study(name, setting)
-        models = describe_models(study)
+        study, models = read_study(name, setting), described(name, setting)
         assert {task: set(found) for task, found in models.items()} == {
             task.name: set(task.models) for task in study.tasks.values()
         }
@@ -38,7 +44,7 @@ def test_parameters_are_those_of_the_model():
             vocab_size=4096, hidden_size=128, intermediate_size=512, num_hidden_layers=6, max_position_embeddings=128
         )
     )
-    facts = describe_models(read_study("gates"))["gates"]["split"]
+    facts = described("gates")["gates"]["split"]
     assert facts == {
         "parameters": model.num_parameters(),
         "bytes": 4 * model.num_parameters(),
@@ -47,7 +53,7 @@ def test_parameters_are_those_of_the_model():
 
 
 def test_students_that_inherit_are_counted_as_the_command_makes_them():
-    found = describe_models(read_study("inheritance"))["inheritance"]
+    found = described("inheritance")["inheritance"]
     sizes = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536, "num_hidden_layers": 6}
     teacher = BertModel(BertConfig(**sizes))
     types = ["dense_synthesizer", "full_attention"]
@@ -63,7 +69,7 @@ def test_students_that_inherit_are_counted_as_the_command_makes_them():
 
 
 def test_students_from_scratch_cost_what_the_teachers_layers_cost():
-    found = describe_models(read_study("inheritance"))["inheritance"]
+    found = described("inheritance")["inheritance"]
     names = [*(f"gmlp/{speed}" for speed in ("2x", "3x", "5x")), "amlp/2x", "random/2x", "random vanilla/2x"]
     for name in names:
         assert abs(found[name]["flops"] / found[f"layers/{size_of(name)}"]["flops"] - 1) < 0.01

@@ -71,34 +71,58 @@ DEFINITION = {
 }
 PLAN = [("plain", 0.1, 1), ("plain", 0.01, 1), ("wide net", 0.1, 1), ("wide net", 0.01, 1)]
 PLAN += [("plain", 0.01, 2), ("wide net", 0.01, 2)]
+#: No two measurements of steps are equal.
+TIMED = itertools.count(1)
 
 
-@pytest.fixture
-def trainer(tmp_path, monkeypatch):
-    folder = tmp_path / "trainer"
+def new_trainer(place: Path, monkeypatch) -> Path:
+    folder = place / "trainer"
     folder.mkdir()
     (folder / "fake_trainer.py").write_text(TRAINER)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setattr(runs, "module_of", lambda command: "fake_trainer")
-    timed = itertools.count(1)
-    monkeypatch.setattr(runs, "step_seconds", lambda study, task, device: dict.fromkeys(task.models, next(timed)))
+    monkeypatch.setattr(runs, "step_seconds", lambda study, task, device: dict.fromkeys(task.models, next(TIMED)))
     return folder
+
+
+def do_study(definition, folder, jobs=1):
+    study = build_study("fake", "default", definition)
+    models = {
+        task.name: {name: {"parameters": 10, "flops": 10, "bytes": 40} for name in task.models}
+        for task in study.tasks.values()
+    }
+    return Executor(Workspace(study, folder, None), models, jobs).execute()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished study, for copies."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        new_trainer(folder, patch)
+        do_study(DEFINITION, folder / "out")
+    return folder
+
+
+@pytest.fixture
+def trainer(tmp_path, monkeypatch):
+    return new_trainer(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def execute(trainer, tmp_path):
     """`execute(changes)`: do the study with these changes, and return its report."""
+    return lambda changes=None, folder=None, jobs=1: do_study(
+        merge(DEFINITION, changes or {}), folder or tmp_path / "out", jobs
+    )
 
-    def run(changes=None, folder=None, jobs=1):
-        study = build_study("fake", "default", merge(DEFINITION, changes or {}))
-        place = Workspace(study, folder or tmp_path / "out", None)
-        models = {
-            task.name: {name: {"parameters": 10, "flops": 10, "bytes": 40} for name in task.models}
-            for task in study.tasks.values()
-        }
-        return Executor(place, models, jobs).execute()
 
-    return run
+@pytest.fixture
+def done(finished, trainer, tmp_path):
+    """The report of a study that is finished in the test's folder."""
+    for name in ("out", "trainer"):
+        shutil.copytree(finished / name, tmp_path / name, dirs_exist_ok=True)
+    return json.loads((tmp_path / "out" / "fake.json").read_text())
 
 
 def calls(trainer: Path) -> list[str]:
@@ -135,19 +159,17 @@ def test_a_model_tries_its_own_learning_rates(execute):
     assert sorted(keys(execute({"variants": {"wide net": {"learning_rates": [0.02]}}}))) == sorted(own)
 
 
-def test_finished_runs_are_not_repeated(execute, trainer, capsys):
-    report = execute()
+def test_finished_runs_are_not_repeated(execute, done, trainer, capsys):
     again = execute()
     assert len(calls(trainer)) == 7
-    assert again["runs"] == report["runs"] and again["models"] == report["models"]
+    assert again["runs"] == done["runs"] and again["models"] == done["models"]
     capsys.readouterr()
     more = execute({"seeds": [1, 2, 3]})
     assert keys(more)[:6] == PLAN and len(calls(trainer)) == 9
     assert capsys.readouterr().out.startswith("6 runs done; started")
 
 
-def test_a_report_is_enough_to_continue_on_another_machine(execute, trainer, tmp_path):
-    report = execute()
+def test_a_report_is_enough_to_continue_on_another_machine(execute, done, trainer, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(tmp_path / "out" / "fake.json", other)
@@ -157,7 +179,7 @@ def test_a_report_is_enough_to_continue_on_another_machine(execute, trainer, tmp
     more = execute({"seeds": [1, 2, 3]}, folder=other)
     assert calls(trainer)[len(before) :] == ["tokenizer", "plain_lr0.01_seed3", "wide_net_lr0.01_seed3"]
     assert sorted(keys(more)) == sorted([*PLAN, ("plain", 0.01, 3), ("wide net", 0.01, 3)])
-    assert [run for run in report["runs"] if run not in more["runs"]] == [] and more["models"] == report["models"]
+    assert [run for run in done["runs"] if run not in more["runs"]] == [] and more["models"] == done["models"]
 
 
 def test_models_that_are_finetuned_need_their_folders(execute, trainer, tmp_path):
@@ -228,6 +250,7 @@ def test_other_files_with_the_reports_name_are_kept(execute, trainer, tmp_path):
     assert file.read_text() == "{}" and list(file.parent.iterdir()) == [file] and not calls(trainer)
 
 
+@pytest.mark.usefixtures("done")
 def test_undecided_claims_get_more_seeds(execute, tmp_path):
     """With two seeds and equal differences the claim is decided; a third value spoils it."""
     assert keys(execute({"more_seeds": [4, 5]})) == PLAN
@@ -271,9 +294,7 @@ def test_other_failures_end_the_study(execute, trainer, tmp_path):
         execute({"arguments": {"weight_decay": 1}}, folder=tmp_path / "other")
 
 
-def test_results_of_another_version_of_the_study_are_refused(execute, trainer, tmp_path):
-    execute()
-    before = (tmp_path / "out" / "fake.json").read_bytes()
+def test_results_of_another_version_of_the_study_are_refused(execute, done, trainer, tmp_path):
     with pytest.raises(UserError, match=r"plain_lr0.1_seed1.yaml was run with weight_decay=None, the study now has 5"):
         execute({"arguments": {"weight_decay": 5}})
     claim = {**DEFINITION["claims"][0], "claim": "Wide is much better."}
@@ -282,8 +303,7 @@ def test_results_of_another_version_of_the_study_are_refused(execute, trainer, t
     with pytest.raises(UserError, match=r"holds results with rules of the claims .*, now it is .*'equal'"):
         execute({"claims": [{**claim, "equal": "plain", "to": "wide net", "margin": 1}]})
     assert len(calls(trainer)) == 7
-    report = json.loads(before)
-    assert json.loads((tmp_path / "out" / "fake.json").read_text())["runs"] == report["runs"]
+    assert json.loads((tmp_path / "out" / "fake.json").read_text())["runs"] == done["runs"]
 
 
 def test_finetuning_starts_from_the_model_of_the_same_seed(execute, tmp_path):
@@ -297,9 +317,9 @@ def test_finetuning_starts_from_the_model_of_the_same_seed(execute, tmp_path):
 
 
 @pytest.mark.parametrize("change", ["setting", "versions", "foreign"])
+@pytest.mark.usefixtures("done")
 def test_folders_of_something_else_are_not_touched(execute, tmp_path, monkeypatch, change):
     out = tmp_path / "out"
-    execute()
     if change == "foreign":
         (out / "study.json").unlink()
         (out / "fake.json").unlink()

@@ -314,26 +314,28 @@ def test_student_is_trained_as_encode_of_its_folder(change, kept, command, data,
     torch.testing.assert_close(found, torch.cosine_similarity(one, two), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("role", ["teacher", "model_name_or_path", "tokenizer_name"])
-def test_a_finished_run_is_not_extended_with_another_model_of_the_same_name(role, command, data, tmp_path):
-    folders = [tmp_path / name / "teacher" for name in ("one", "moved", "other")]
-    for folder in folders:
-        shutil.copytree(data / "teacher", folder)
-    weights = load_file(folders[2] / "model.safetensors")
-    weights["embeddings.word_embeddings.weight"][3, 0] += 1
-    kind = role.partition("_")[0].replace("teacher", "model")
-    save_file(weights, folders[{"model": 2, "tokenizer": 1}[kind]] / "model.safetensors", {"format": "pt"})
-    if kind == "tokenizer":  # whose folder may be a model's, with any weights
-        file = folders[2] / "tokenizer_config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"mask_token": "the"}))
-    settings = {**NO_CONFIG, "model_name_or_path": data / "bert", "save_strategy": "steps", "save_steps": 2}
-    run_sentence_embeddings.main(command(**settings | {role: folders[0]}))
+def test_a_finished_run_is_not_extended_with_another_model_of_the_same_name(command, data, tmp_path):
+    names = {"teacher": "teacher", "model_name_or_path": "bert", "tokenizer_name": "teacher"}
+    one, moved, others = ({role: tmp_path / place / role / names[role] for role in names} for place in "abc")
+    for roles in (one, moved, others):
+        for role, folder in roles.items():
+            shutil.copytree(data / names[role], folder)
+    # A tokenizer's folder may be a model's, with any weights.
+    for folder in (others["teacher"], others["model_name_or_path"], moved["tokenizer_name"]):
+        weights = load_file(folder / "model.safetensors")
+        weights["embeddings.word_embeddings.weight"][3, 0] += 1
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    edit(others["tokenizer_name"] / "tokenizer_config.json", mask_token="the")
+    settings = {**NO_CONFIG, "save_strategy": "steps", "save_steps": 2}
+    run_sentence_embeddings.main(command(**settings, **one))
     files = sorted((tmp_path / "run").rglob("*"))
-    longer = settings | {"max_steps": 4}
-    with pytest.raises(SystemExit, match=f"was written with another {kind} as --{role}: a run goes on with"):
-        run_sentence_embeddings.main(command(**longer | {role: folders[2]}))
-    assert sorted((tmp_path / "run").rglob("*")) == files
-    run_sentence_embeddings.main(command(**longer | {role: folders[1]}))
+    settings["max_steps"] = 4
+    for role, other in others.items():
+        kind = "tokenizer" if role == "tokenizer_name" else "model"
+        with pytest.raises(SystemExit, match=f"was written with another {kind} as --{role}: a run goes on with"):
+            run_sentence_embeddings.main(command(**settings, **one | {role: other}))
+        assert sorted((tmp_path / "run").rglob("*")) == files
+    run_sentence_embeddings.main(command(**settings, **moved))
     assert state_of(tmp_path / "run")["global_step"] == 4
 
 
