@@ -828,9 +828,12 @@ def with_interface_mask(
                 f"{config._attn_implementation!r}, which has no mask for them: use 'sdpa' or 'flex_attention'."
             )
         documents["and_mask_function"] = packed_sequence_mask_function(layout.seq_idx)
+    mask: Any
     if config.is_decoder:
-        return layout._replace(attention_mask=create_causal_mask(*inputs, cache, **documents))
-    return layout._replace(attention_mask=create_bidirectional_mask(*inputs, **documents))
+        mask = create_causal_mask(*inputs, cache, **documents)
+    else:
+        mask = create_bidirectional_mask(*inputs, **documents)
+    return layout._replace(attention_mask=mask)
 
 
 # --- modeling/inputs/exporting.py
