@@ -90,7 +90,8 @@ class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, SpatialProjection):
-            module.initialize(self.config.spatial_initializer_range)
+            init.normal_(module.weight, std=self.config.spatial_initializer_range)
+            init.ones_(module.bias)
         elif isinstance(module, PatchEmbeddings) and module.cls_token is not None:
             init.normal_(module.cls_token, std=self.config.initializer_range)
 

@@ -261,7 +261,8 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, SpatialProjection):
-            module.initialize(self.config.spatial_initializer_range)
+            init.normal_(module.weight, std=self.config.spatial_initializer_range)
+            init.ones_(module.bias)
         elif isinstance(module, OffsetLogits | PerHeadLinear):
             init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, OffsetLogits):

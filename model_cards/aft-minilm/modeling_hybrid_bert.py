@@ -1218,11 +1218,6 @@ class SpatialProjection(nn.Module):
         self.weight = nn.Parameter(torch.zeros(2 * max_length - 1 if weight_type == "toeplitz" else (max_length,) * 2))
         self.bias = nn.Parameter(torch.ones(max_length))
 
-    def initialize(self, std: float) -> None:
-        """Draw new weights around 0, which let a gate begin as 1."""
-        init.normal_(self.weight, std=std)
-        init.ones_(self.bias)
-
     def matrix(self, length: int, layout: TokenLayout | None = None) -> torch.Tensor:
         """The weights from all `length` tokens to the new tokens (to all tokens without `layout`)."""
         layout = TokenLayout(length, length, slice(None)) if layout is None else layout
@@ -1787,7 +1782,8 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, SpatialProjection):
-            module.initialize(self.config.spatial_initializer_range)
+            init.normal_(module.weight, std=self.config.spatial_initializer_range)
+            init.ones_(module.bias)
         elif isinstance(module, OffsetLogits | PerHeadLinear):
             init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, OffsetLogits):

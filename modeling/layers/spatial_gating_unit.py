@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import initialization as init
 
 from ..inputs.token_layout import TokenLayout
 from .precision import cast_once
@@ -29,11 +28,6 @@ class SpatialProjection(nn.Module):
         self.is_causal = is_causal
         self.weight = nn.Parameter(torch.zeros(2 * max_length - 1 if weight_type == "toeplitz" else (max_length,) * 2))
         self.bias = nn.Parameter(torch.ones(max_length))
-
-    def initialize(self, std: float) -> None:
-        """Draw new weights around 0, which let a gate begin as 1."""
-        init.normal_(self.weight, std=std)
-        init.ones_(self.bias)
 
     def matrix(self, length: int, layout: TokenLayout | None = None) -> torch.Tensor:
         """The weights from all `length` tokens to the new tokens (to all tokens without `layout`).
