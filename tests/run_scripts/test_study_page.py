@@ -194,6 +194,16 @@ def test_students_are_as_far_behind_the_layers_as_the_page_says():
             assert cell == f"{min(behind):.1f} to {max(behind):.1f}", kind
 
 
+def test_students_at_a_sixth_are_as_far_behind_as_the_page_says():
+    found = {model: 100 * score for model, score in means("inheritance-sixth", "inheritance").items()}
+    text = " ".join((STUDIES / "inheritance.md").read_text().split())
+    behind = {model: found["narrow layers/two"] - score for model, score in found.items()}
+    logits = "Random logits are {random logits/two:.1f} points behind two narrow layers with attention, and two"
+    assert f"{logits} layers with a score {{score/two:.1f}}.".format(**behind) in text
+    assert "three layers with a score are {score/three:.1f} points behind".format(**behind) in text
+    assert abs(found["score/three"] - found["random below attention/two"]) < 0.1  # "is as good as these"
+
+
 class WithoutTheFirstSeed(Analysis):
     """Verdicts of the further seeds, with the learning rates that the first one chose."""
 
