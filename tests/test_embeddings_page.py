@@ -489,6 +489,8 @@ def test_finetuned_layers_are_what_was_measured():
     for key, values in seeds.items():
         expected = [np.mean(values), np.std(values, ddof=1)] if len(values) > 1 else values
         assert numbers(cells[key]) == pytest.approx(expected, abs=0.051), key
+    (narrow,) = seeds["6 narrow layers", "stsb"]
+    assert f"Six narrow layers with attention, trained alike, have {narrow:.1f}." in TEXT
 
 
 def test_finetuning_with_few_rows_is_what_was_measured():
