@@ -30,7 +30,8 @@ FORMATS = {"onnx": "ONNX Runtime", "onnx-int8": "int8, ONNX Runtime"}
 
 #: Name of a model in the published results -> its name in the picture.
 TITLES = {"all-MiniLM-L6-v2": "MiniLM, 6 layers (teacher)"}
-TITLES |= {"hybrid-minilm": "attention in 3 of 6 layers", "hybrid-minilm-small": "attention in 1 of 2 layers"}
+#: Models of the published results that are not in it: they are not shipped any more.
+HIDDEN = ("hybrid-minilm", "hybrid-minilm-small")
 
 #: Formats in the picture of the published results.
 PUBLISHED_FORMATS = ("float32", "onnx-int8")
@@ -80,7 +81,7 @@ def published(folder: Path) -> tuple[Rows, Rows]:
     speeds = [
         row | {"name": f"{TITLES.get(row['model'], row['model'])}, {row['format']}"}
         for row in published_speeds(folder)
-        if row["format"] in PUBLISHED_FORMATS
+        if row["format"] in PUBLISHED_FORMATS and row["model"] not in HIDDEN
     ]
     return json.loads((folder / "quality.json").read_text("utf-8"))["results"], speeds
 

@@ -27,7 +27,9 @@ def rows(tagged_sentences):
 
 
 def test_first_tokens_have_the_labels(rows):
-    _, (row,), tokenizer = rows(32)
+    _, found, tokenizer = rows(32)
+    (row,) = found
+    assert found.cache_files  # on the disk, not in memory
     words = tokenizer([["Ada", "zqzq", "\u200b", "went", "Rome"]], is_split_into_words=True).word_ids(0)
     assert len(row["labels"]) == len(row["input_ids"]) == len(words)
     for position, word in enumerate(words):
