@@ -49,7 +49,8 @@ def print_plan(trainer: Trainer, resume_from: str | None, held_out: Mapping[str,
         if split is not None
     ]
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    epochs = f"{args.num_train_epochs:g} epoch" + "s" * (args.num_train_epochs != 1)
+    length = f"{args.max_steps:,} steps" if args.max_steps > 0 else epochs
     if args.max_steps <= 0 and getattr(args, "epochs_reason", None):
         length += f" ({args.epochs_reason})"
     print(f"{type(model).__name__} ({model.config.model_type}), {model.num_parameters():,} parameters")

@@ -205,8 +205,10 @@ def _build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Stud
     parts = definition.get("tasks") or {name: {}}
     tasks: dict[str, Task] = {}
     for part, changes in parts.items():
-        _check_keys(f"{where}, task {part}", changes or {}, TASK_KEYS)
-        tasks[part] = _build_task(f"{where}, task {part}", part, merge(common, changes or {}))
+        if changes is None:  # a setting without this task
+            continue
+        _check_keys(f"{where}, task {part}", changes, TASK_KEYS)
+        tasks[part] = _build_task(f"{where}, task {part}", part, merge(common, changes))
         start = tasks[part].starts_from
         if start is not None and start not in tasks:
             raise UserError(f"{where}: {part} starts from {start!r}, which is not a task before it.")
