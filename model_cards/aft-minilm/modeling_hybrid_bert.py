@@ -1147,21 +1147,22 @@ def aft_attention(
     dtype = values.dtype
     work_dtype = torch.float32 if dtype == torch.float16 else dtype  # whose range is too small for E
     weights = weights.to(work_dtype)
-    real = None if padding_mask is None else padding_mask[:, None, :, None]
-    factors = scaled_exp(scores, 2, real).to(work_dtype)
+    # Heads and keys come first, as in the products.
+    real = None if padding_mask is None else padding_mask.T[:, :, None]
+    factors = scaled_exp(scores.permute(1, 2, 0, 3), 1, real).to(work_dtype).contiguous()
+    columns = values.to(work_dtype).permute(1, 2, 0, 3)
     if dropout:
-        values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
+        columns = F.dropout(values.new_ones(num_heads, num_keys, batch, 1), dropout) * columns
     tiny = torch.finfo(torch.float32).tiny
     with no_autocast(values.device):
-        totals = weights @ factors.permute(1, 2, 0, 3).flatten(2)
-        totals = totals.unflatten(-1, (batch, -1)).permute(2, 0, 1, 3).clamp(min=tiny)
+        totals = (weights @ factors.flatten(2)).clamp(min=tiny)
         if mixture is not None:
             # A map per sample has fewer numbers than M results per token, unless texts are long.
-            weights = weights * ((mixture.to(work_dtype) / totals) @ factors.mT)
-            return (weights @ values.to(work_dtype)).transpose(1, 2).to(dtype)
-        columns = (factors * values.to(work_dtype)).permute(1, 2, 0, 3)
-        mixed = (weights @ columns.flatten(2)).unflatten(-1, columns.shape[2:])
-        return (mixed / totals.permute(1, 2, 0, 3)).permute(2, 1, 0, 3).to(dtype)
+            totals = totals.unflatten(-1, (batch, -1)).permute(2, 0, 1, 3)
+            weights = weights * ((mixture.to(work_dtype) / totals) @ factors.permute(2, 0, 3, 1))
+            return (weights @ columns.permute(2, 0, 1, 3)).transpose(1, 2).to(dtype)
+        mixed = (weights @ (factors * columns).flatten(2)).unflatten(-1, (batch, -1))
+        return (mixed / totals[..., None]).permute(2, 1, 0, 3).to(dtype)
 
 
 def scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None = None) -> torch.Tensor:
@@ -1185,7 +1186,7 @@ def aft_by_layout(
     """`aft_attention` after left padding is moved to the right; the other arguments and the result as there.
 
     Rows share `layout` except for padding and given positions. E is looked up in exp of the offsets' logits, whose
-    maxima are those of a head, over the offsets within the layout.
+    maxima are those of a head, over the offsets within the layout, and over all offsets in an exported graph.
     """
     layout, moves = move_padding_right(layout)
     if moves is not None:
@@ -1199,10 +1200,14 @@ def aft_by_layout(
         output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
     else:
         offsets: torch.Tensor = logits.weight
-        if layout.positions is None:
+        if (
+            layout.positions is None and not torch.compiler.is_exporting()
+        ):  # a graph has exp of all offsets, a constant
             offsets = offsets.narrow(0, len(offsets) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
         table = scaled_exp(torch.cat([offsets, logits.first[None]]), 0)
-        output = aft_attention(logits.entries(table, layout)[0], scores, values, mixture, layout.padding_mask, dropout)
+        output = aft_attention(
+            logits.entries(table, layout).squeeze(0), scores, values, mixture, layout.padding_mask, dropout
+        )
     return output if moves is None else take_tokens(output, moves[1])
 
 

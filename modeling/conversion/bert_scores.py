@@ -15,6 +15,7 @@ from ..modeling_hybrid_bert import HybridBertAFT
 
 
 _ITERATIONS = 50  # of k-means
+_EQUAL = 1e-10  # squared distance of equal queries, as a share of the variance of all queries
 _LEAST_VARIANCE = 1e-4  # of a cluster, as a share of the variance of all queries
 
 
@@ -95,16 +96,21 @@ def _mean_queries(queries: torch.Tensor, count: int) -> torch.Tensor:
     if count == 1:
         return queries.mean(dim=0, keepdim=True)
     generator = torch.Generator(queries.device).manual_seed(0)
-    centers = queries.mean(dim=0, keepdim=True)
-    centers = queries[torch.cdist(queries, centers).argmin()][None]
-    for _ in range(1, count):
-        distances = (queries[:, None] - centers).square().sum(-1).amin(-1)
+    distances = (queries - queries.mean(dim=0)).square().sum(-1)
+    equal = _EQUAL * distances.mean()  # a text in another batch gives queries that differ by rounding
+    found, distances = [int(distances.argmin())], torch.full_like(distances, torch.inf)
+    for _ in range(1, min(count, len(queries))):
+        distances = torch.minimum(distances, (queries - queries[found[-1]]).square().sum(-1))
+        distances = distances.where(distances > equal, 0)
         if not distances.any():
-            raise ValueError(
-                f"`num_mean_queries={count}` must be at most the number of different queries of a head in the given "
-                f"texts, {len(centers)}."
-            )
-        centers = torch.cat([centers, queries[torch.multinomial(distances, 1, generator=generator)]])
+            break
+        found.append(int(torch.multinomial(distances, 1, generator=generator)))
+    if len(found) < count:
+        raise ValueError(
+            f"`num_mean_queries={count}` must be at most the number of different queries of a head in the given "
+            f"texts, {len(found)}."
+        )
+    centers = queries[found]
     for _ in range(_ITERATIONS):
         nearest = torch.cdist(queries, centers).argmin(dim=-1)
         sums = torch.zeros_like(centers).index_add_(0, nearest, queries)

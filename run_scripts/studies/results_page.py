@@ -60,7 +60,7 @@ def _row(analysis: Analysis, task: Task, name: str, step: float | None, seconds:
         "metric": metric_name(task.metric),
         "result": _spread(analysis.results(task, name)) or none,
         **{metric_name(measure): _spread(analysis.results(task, name, of=measure)) for measure in task.measures},
-        "step, ms": format_optional(step, "{:.3g}", 1000),
+        "step, ms": format_optional(step, "{:,.0f}", 1000),
         "at equal time": format_optional(same_time, "{:.4g}"),
         "parameters": f"{facts['parameters']:,}",
         "last fifth": format_optional(np.mean(changes) if changes else None, "{:+.1%}"),

@@ -100,7 +100,10 @@ def test_aft_equals_attention_with_as_many_mean_queries_as_queries(bert, batches
         embeddings.position_embeddings.weight.zero_()
         embeddings.word_embeddings.weight[:] = embeddings.word_embeddings.weight[0]
         embeddings.word_embeddings.weight[::2] *= -1
+        embeddings.word_embeddings.weight.mul_(1 + 1e-6 * torch.rand(len(embeddings.word_embeddings.weight), 1))
     bert.encoder.layer, bert.config.num_hidden_layers = bert.encoder.layer[:1], 1
+    with pytest.raises(ValueError, match=r"`num_mean_queries=3` must be .*, 2\."):  # rounding makes no other query
+        hybrid_from_bert(bert, None, ["aft"], batches, num_mean_queries=3)
     model = hybrid_from_bert(bert, None, ["aft"], batches, num_mean_queries=2)
     for batch in batches:
         torch.testing.assert_close(outputs(model, batch), outputs(bert, batch), atol=1e-5, rtol=0)

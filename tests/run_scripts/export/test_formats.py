@@ -306,6 +306,21 @@ def test_int8_has_a_scale_for_every_channel_of_linear_layers_and_embeddings(chec
     assert max(np.abs(values.astype(int)).max() for values in weights) <= 64  # 7 bits
 
 
+@exporting
+@pytest.mark.slow
+def test_graphs_of_aft_have_exp_of_offsets_as_constants_and_no_softmax(checkpoint, tmp_path, run):
+    import onnx
+    import onnxruntime
+
+    folder, _ = checkpoint("HybridBertModel", token_mixers=["aft", "aft"], num_hidden_layers=2)
+    run(folder, tmp_path / "out", kinds=("onnx",))
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(tmp_path / "out/onnx/model.onnx", options, providers=["CPUExecutionProvider"])
+    kinds = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert kinds.count("Exp") == 2 and "Softmax" not in kinds  # an exp of scores in each layer
+
+
 def test_what_no_graph_holds_is_refused(checkpoint, tmp_path):
     encoder_decoder, _ = checkpoint("SynthesizerForConditionalGeneration")
     with pytest.raises(UserError, match="is an encoder-decoder"):
