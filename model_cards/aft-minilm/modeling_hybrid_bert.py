@@ -1140,7 +1140,7 @@ def aft_attention(
 
     For M = 1 both products have one matrix E for the whole batch. For M > 1 the weights of a sample are
     `E * ((p / (E t)) t^T)`. The result is exact up to rounding if the sum of some visible offset and score
-    is within 80 of the sum of their maxima; smaller ones are raised to 115 below their maximum, and the result is
+    is within 80 of the sum of their maxima; smaller ones are raised to 105 below their maximum, and the result is
     finite. Dropout acts on keys, as in `shared_attention`.
     """
     batch, num_heads, num_keys, _ = values.shape
@@ -1166,12 +1166,12 @@ def aft_attention(
 
 
 def scaled_exp(logits: torch.Tensor, dim: int, visible: torch.Tensor | None = None) -> torch.Tensor:
-    """`exp` with the largest visible number scaled to e^30, and the others no further than 115 below; 0 if hidden."""
+    """`exp` with the largest visible number scaled to e^20, and the others no further than 105 below; 0 if hidden."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     shown = logits.detach()
     if visible is not None:
         shown = shown.masked_fill(~visible, torch.finfo(logits.dtype).min)
-    scaled = (logits - (shown.amax(dim=dim, keepdim=True) - 30)).clamp(min=-85, max=30).exp()
+    scaled = (logits - (shown.amax(dim=dim, keepdim=True) - 20)).clamp(min=-85, max=20).exp()
     return scaled if visible is None else scaled.masked_fill(~visible, 0)
 
 
