@@ -400,14 +400,34 @@ def test_speeds_are_those_that_were_measured(tmp_path):
     faster = [speeds["MiniLM, 3 layers", kind, 1] / speeds["aft-minilm", kind, 1] for kind in kinds]
     assert f"Three layers of the teacher are {times(faster)} as fast as `aft-minilm`" in TEXT
     equal = [row["median"] for row in results_of("rows", "aft", "equal_operations", "times_as_fast")]
+    found, xeon, one_by_one = table_of("model 167"), "family 6, model 167", {}
+    (table,) = (table for table in measured["one_at_a_time"] if xeon in table["run"]["processor"])
+    seconds = {(row["model"], row["format"]): row["seconds"] for row in table["rows"]}
+    for key, values in seconds.items():
+        one_by_one[key] = np.median(np.divide(seconds[TEACHER, "float32"], values))
+    pair = "six-aft768", "MiniLM, 6 narrow layers"
+    with_amx = [found[pair[0], kind, n] / found[pair[1], kind, n] for kind in formats.values() for n in (1, 2)]
+    with_amx += [one_by_one[pair[0], kind] / one_by_one[pair[1], kind] for kind in formats.values()]
+    means = (np.exp(np.log(ratios).mean()) for ratios in (equal, with_amx))
     assert f"Six `aft` layers with 768 units are {times(equal)} as fast as six narrow layers with attention" in TEXT
+    assert f"and {times(with_amx)} on an [Intel Xeon]" in TEXT
+    assert "the geometric means are {:.2f} and {:.2f}.".format(*means) in TEXT
     faster = [single[ours, kind] / single[narrow, kind] for kind in kinds]
     assert f"`{ours}` is {times(faster)} as fast as two narrow layers" in TEXT
     head, rows = table_with("Intel Xeon")
-    found = table_of("model 207")
     for model, *cells in rows:
         for kind, cell in zip(head[1:], cells, strict=True):
-            check(cell, found[NAMES.get(model, model), formats[kind], 1] / found[TEACHER, formats[kind], 1])
+            name, kind = {"6 aft layers, 768 units": pair[0]}.get(model, NAMES.get(model, model)), formats[kind]
+            batches, single = cell.split(" / ")
+            check(batches, found[name, kind, 1] / found[TEACHER, kind, 1])
+            check(single, one_by_one[name, kind] / one_by_one[TEACHER, kind])
+    gains = [
+        table[TEACHER, kind, *n] for kind in ("bfloat16", "onnx-int8") for table, n in ((found, [1]), (one_by_one, []))
+    ]
+    assert (
+        "{:.1f} / {:.1f} times as fast in bfloat16 as in float32, and {:.1f} / {:.1f} times in int8".format(*gains)
+        in TEXT
+    )
 
 
 def test_the_guide_has_the_students_speed_and_quality():

@@ -105,7 +105,7 @@ def results_table(analysis: Analysis) -> str:
             rows.setdefault(name[1], {}).update(cells[: 1 if len(tasks) > 1 else MAX_COLUMNS - 1])
     if len(rows) > MAX_ROWS:
         return ""
-    head = list(next(iter(rows.values())))
+    head = [key for key in next(iter(rows.values())) if any(row.get(key) for row in rows.values())]
     return markdown_table(("", *head), [(name, *(row.get(key, "") for key in head)) for name, row in rows.items()])
 
 

@@ -68,7 +68,7 @@ def names(value: str | list[str]) -> list[str]:
 
 def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
     stats = pytest.importorskip("scipy.stats")
-    task = claim.get("task", report["study"])
+    task = claim.get("task", next(iter(report["models"])))
     settings = report["definition"] | report["definition"].get("tasks", {}).get(task, {})
     kind = next(kind for kind in ("better", "not_worse", "equal", "above") if kind in claim)
     members: dict[str, list[str]] = {}
@@ -202,6 +202,22 @@ def test_students_at_a_sixth_are_as_far_behind_as_the_page_says():
     assert f"{logits} layers with a score {{score/two:.1f}}.".format(**behind) in text
     assert "three layers with a score are {score/three:.1f} points behind".format(**behind) in text
     assert abs(found["score/three"] - found["random below attention/two"]) < 0.1  # "is as good as these"
+
+
+def test_students_at_a_third_are_as_far_behind_as_the_page_says():
+    found = {model: 100 * score for model, score in means("inheritance-third", "inheritance").items()}
+    text = " ".join((STUDIES / "inheritance.md").read_text().split())
+    whole, score, logits = (
+        found["narrow layers/four"] - found[model] for model in ("layers/3x", "score/four", "random logits/four")
+    )
+    assert f"{whole:.1f} points ahead of two whole layers, and {score:.1f} ahead of four layers with a score" in text
+    assert f"Random logits alone are {logits:.1f} points behind." in text
+
+
+def test_encoders_from_scratch_are_what_the_page_says():
+    found = means("synthesizers-encoders", "masked language modelling")
+    text = " ".join((STUDIES / "inheritance.md").read_text().split())
+    assert f"have {1 - found['random logits'] / found['score']:.0%} lower".replace("%", " %") in text
 
 
 class WithoutTheFirstSeed(Analysis):

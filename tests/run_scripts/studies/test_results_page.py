@@ -41,9 +41,9 @@ def results_of(report: dict) -> list[list[str]]:
 def test_the_results(report):
     split, linear, mixer = results_of(report)
     # 100 seconds is what linear took: split was at step 50 then, half way between those of its evaluations.
-    others = ["2e+03", "61.5", "1,000", "-2.4%", "2", "81 (20)", "3", "0.01 (largest)"]
+    others = ["2,000", "61.5", "1,000", "-2.4%", "2", "81 (20)", "3", "0.01 (largest)"]
     assert split == ["split", "perplexity", "41 ± 1", *others]
-    others = ["1e+03", "47", "1,000", "-2.1%", "2", "70 (20)", "3", "0.001 (smallest)"]
+    others = ["1,000", "47", "1,000", "-2.1%", "2", "70 (20)", "3", "0.001 (smallest)"]
     assert linear == ["linear", "perplexity", "47 ± 1", *others]
     assert mixer[4] == "87.83"  # at step 25
     head, _, *rows = rows_of(results_table(Analysis(report)))
