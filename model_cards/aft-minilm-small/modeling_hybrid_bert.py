@@ -852,6 +852,13 @@ def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
     return tensor.index_select(dim, torch.arange(length, device=tensor.device))
 
 
+def offset_entries(table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
+    """Entries of `(2N - 1, ...)` for the offsets within a layout; all of them for given positions, and in a graph."""
+    if layout.positions is not None or is_exporting():  # what is computed from all entries is a constant of the graph
+        return table
+    return table.narrow(0, len(table) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
+
+
 def resized(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
     """`tensor`, truncated along `dim` or extended by copies of its last entry."""
     index = torch.arange(length, device=tensor.device).clamp(max=tensor.shape[dim] - 1)
@@ -1199,15 +1206,9 @@ def aft_by_layout(
         weights = aft_weights(logits(layout), scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
         output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
     else:
-        offsets: torch.Tensor = logits.weight
-        if (
-            layout.positions is None and not torch.compiler.is_exporting()
-        ):  # a graph has exp of all offsets, a constant
-            offsets = offsets.narrow(0, len(offsets) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
-        table = scaled_exp(torch.cat([offsets, logits.first[None]]), 0)
-        output = aft_attention(
-            logits.entries(table, layout).squeeze(0), scores, values, mixture, layout.padding_mask, dropout
-        )
+        table = scaled_exp(torch.cat([offset_entries(logits.weight, layout), logits.first[None]]), 0)
+        weights = logits.entries(table, layout).squeeze(0)
+        output = aft_attention(weights, scores, values, mixture, layout.padding_mask, dropout)
     return output if moves is None else take_tokens(output, moves[1])
 
 

@@ -30,6 +30,13 @@ def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
     return tensor.index_select(dim, torch.arange(length, device=tensor.device))
 
 
+def offset_entries(table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
+    """Entries of `(2N - 1, ...)` for the offsets within a layout; all of them for given positions, and in a graph."""
+    if layout.positions is not None or is_exporting():  # what is computed from all entries is a constant of the graph
+        return table
+    return table.narrow(0, len(table) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
+
+
 def number_of_tiles(length: int, size: int) -> int | None:
     """Number of tiles of `size` that cover `length`; `None` (all tiles) in `torch.export`, whose length is dynamic."""
     return None if is_exporting() else (length + size - 1) // size

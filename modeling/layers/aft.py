@@ -4,6 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from ..inputs.attention_maps import move_padding_right, take_tokens, visible_keys
+from ..inputs.entries_by_position import offset_entries
 from ..inputs.token_layout import TokenLayout
 from .precision import no_autocast
 from .synthetic_logits import OffsetLogits
@@ -124,13 +125,7 @@ def aft_by_layout(
         weights = aft_weights(logits(layout), scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
         output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
     else:
-        offsets: torch.Tensor = logits.weight
-        if (
-            layout.positions is None and not torch.compiler.is_exporting()
-        ):  # a graph has exp of all offsets, a constant
-            offsets = offsets.narrow(0, len(offsets) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
-        table = scaled_exp(torch.cat([offsets, logits.first[None]]), 0)
-        output = aft_attention(
-            logits.entries(table, layout).squeeze(0), scores, values, mixture, layout.padding_mask, dropout
-        )
+        table = scaled_exp(torch.cat([offset_entries(logits.weight, layout), logits.first[None]]), 0)
+        weights = logits.entries(table, layout).squeeze(0)
+        output = aft_attention(weights, scores, values, mixture, layout.padding_mask, dropout)
     return output if moves is None else take_tokens(output, moves[1])
