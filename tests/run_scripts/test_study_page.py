@@ -204,6 +204,22 @@ def test_students_at_a_sixth_are_as_far_behind_as_the_page_says():
     assert abs(found["score/three"] - found["random below attention/two"]) < 0.1  # "is as good as these"
 
 
+def test_students_at_a_half_are_as_far_behind_as_the_page_says():
+    found = {model: 100 * score for model, score in means("inheritance-half", "inheritance").items()}
+    text = " ".join((STUDIES / "inheritance.md").read_text().split())
+    behind = {model.removesuffix("/six"): found["narrow layers/six"] - score for model, score in found.items()}
+    assert "and {score:.1f} points behind six narrow ones with attention".format(**behind) in text
+    assert "Random logits alone are {random logits:.1f} behind.".format(**behind) in text
+    below = (
+        "With attention in the last of six layers it is {score below attention:.1f}, with attention in the last three"
+    )
+    below += " {score below attention three times:.1f}, as with Random layers below it ({random below attention:.1f})."
+    assert below.format(**behind) in text
+    assert abs(found["score/six"] - found["layers/2x"]) < 0.25  # "as good as"
+    assert max(found["four scores/six"], found["eight scores/six"]) < found["score/six"] + 0.1  # "do not help"
+    assert f"the gate adds {found['score and gate/six'] - found['score/six']:.1f}." in text
+
+
 def test_students_at_a_third_are_as_far_behind_as_the_page_says():
     found = {model: 100 * score for model, score in means("inheritance-third", "inheritance").items()}
     text = " ".join((STUDIES / "inheritance.md").read_text().split())
