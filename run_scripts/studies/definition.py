@@ -1,6 +1,7 @@
 """What a study compares, read from a YAML file: tasks, models, seeds, claims.
 
-A file has these keys. Those with (task) may also stand below a name in `tasks`, for a study of several tasks.
+A file has these keys. Those with (task) may also stand below a name in `tasks`, for a study of several tasks; a
+setting leaves one out by null.
 
 - `title`, `question`: texts for the report.
 - `seeds`: the seeds of every model; `more_seeds`: further seeds for the models of claims that are then undecided.

@@ -194,40 +194,37 @@ def test_students_are_as_far_behind_the_layers_as_the_page_says():
             assert cell == f"{min(behind):.1f} to {max(behind):.1f}", kind
 
 
-def test_students_at_a_sixth_are_as_far_behind_as_the_page_says():
-    found = {model: 100 * score for model, score in means("inheritance-sixth", "inheritance").items()}
+@pytest.mark.parametrize(
+    ("setting", "best", "level", "sentences"),
+    [
+        (
+            *("half", "narrow layers/six", ("score/six", "layers/2x")),
+            "and {score/six:.1f} points behind six narrow ones with attention; Random logits alone are "
+            "{random logits/six:.1f} points behind. With attention in the last layer it is "
+            "{score below attention/six:.1f}, in the last three {score below attention three times/six:.1f}, and with "
+            "Random layers below these {random below attention/six:.1f}:",
+        ),
+        (
+            *("third", "narrow layers/four", ("score/four", "layers/3x")),
+            "are {layers/3x:.1f} points ahead of two whole layers, and {score/four:.1f} ahead of four layers with a "
+            "score, which have as many operations. Random logits alone are {random logits/four:.1f} points behind.",
+        ),
+        (
+            *("sixth", "narrow layers/two", ("score/three", "random below attention/two")),
+            "Random logits are {random logits/two:.1f} points behind two narrow layers with attention, and two layers "
+            "with a score {score/two:.1f}. What queries and keys would cost is better spent on depth than on width: "
+            "three layers with a score are {score/three:.1f} points behind.",
+        ),
+    ],
+)
+def test_students_are_as_far_behind_narrow_layers_as_the_page_says(setting, best, level, sentences):
+    found = {model: 100 * score for model, score in means(f"inheritance-{setting}", "inheritance").items()}
     text = " ".join((STUDIES / "inheritance.md").read_text().split())
-    behind = {model: found["narrow layers/two"] - score for model, score in found.items()}
-    logits = "Random logits are {random logits/two:.1f} points behind two narrow layers with attention, and two"
-    assert f"{logits} layers with a score {{score/two:.1f}}.".format(**behind) in text
-    assert "three layers with a score are {score/three:.1f} points behind".format(**behind) in text
-    assert abs(found["score/three"] - found["random below attention/two"]) < 0.1  # "is as good as these"
-
-
-def test_students_at_a_half_are_as_far_behind_as_the_page_says():
-    found = {model: 100 * score for model, score in means("inheritance-half", "inheritance").items()}
-    text = " ".join((STUDIES / "inheritance.md").read_text().split())
-    behind = {model.removesuffix("/six"): found["narrow layers/six"] - score for model, score in found.items()}
-    assert "and {score:.1f} points behind six narrow ones with attention".format(**behind) in text
-    assert "Random logits alone are {random logits:.1f} behind.".format(**behind) in text
-    below = (
-        "With attention in the last of six layers it is {score below attention:.1f}, with attention in the last three"
-    )
-    below += " {score below attention three times:.1f}, as with Random layers below it ({random below attention:.1f})."
-    assert below.format(**behind) in text
-    assert abs(found["score/six"] - found["layers/2x"]) < 0.25  # "as good as"
-    assert max(found["four scores/six"], found["eight scores/six"]) < found["score/six"] + 0.1  # "do not help"
-    assert f"the gate adds {found['score and gate/six'] - found['score/six']:.1f}." in text
-
-
-def test_students_at_a_third_are_as_far_behind_as_the_page_says():
-    found = {model: 100 * score for model, score in means("inheritance-third", "inheritance").items()}
-    text = " ".join((STUDIES / "inheritance.md").read_text().split())
-    whole, score, logits = (
-        found["narrow layers/four"] - found[model] for model in ("layers/3x", "score/four", "random logits/four")
-    )
-    assert f"{whole:.1f} points ahead of two whole layers, and {score:.1f} ahead of four layers with a score" in text
-    assert f"Random logits alone are {logits:.1f} points behind." in text
+    assert sentences.format(**{model: found[best] - score for model, score in found.items()}) in text
+    assert abs(found[level[0]] - found[level[1]]) < 0.2  # "about as good as"
+    if setting == "half":
+        assert max(found["four scores/six"], found["eight scores/six"]) < found["score/six"] + 0.1  # "do not help"
+        assert f"the gate adds {found['score and gate/six'] - found['score/six']:.1f}." in text
 
 
 def test_encoders_from_scratch_are_what_the_page_says():
