@@ -22,7 +22,7 @@ from .heads.language_modeling import MaskedLMHead
 from .heads.question_answering import QuestionAnsweringHead
 from .inputs.attention_maps import move_padding_right, take_tokens, visible_keys
 from .inputs.attention_masks import with_interface_mask
-from .inputs.entries_by_position import resized
+from .inputs.entries_by_position import offset_rows, resized
 from .inputs.exporting import is_exporting
 from .inputs.input_checks import check_token_types, embed, embed_text
 from .inputs.token_layout import TokenLayout, token_layout
@@ -327,9 +327,9 @@ class HybridBertModel(HybridBertPreTrainedModel):
         if moves is not None:
             embeds, attention_mask = take_tokens(embeds, moves[0]), layout.padding_mask
             types = None if types is None else types.gather(1, moves[0])
-        if self.has_offsets and layout.counts_positions:  # all layers share the index
-            index = layout.distances(embeds.device)[0] + (layout.key_length - 1)
-            layout = layout._replace(diagonal_index=index)
+        if self.has_offsets:  # all layers share the rows
+            rows = offset_rows(layout, self.config.max_position_embeddings, embeds.device)
+            layout = layout._replace(offset_rows=rows)
         if self.has_attention:
             layout = with_interface_mask(layout, self.config, embeds, attention_mask, None)
         hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, types, layout)))

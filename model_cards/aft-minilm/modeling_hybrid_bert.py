@@ -294,6 +294,7 @@ class TokenLayout(NamedTuple):
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
     diagonal_index: torch.Tensor | None = None
+    offset_rows: torch.Tensor | None = None
     full_mask: torch.Tensor | None = None
 
     @property
@@ -795,10 +796,8 @@ def move_padding_right(layout: TokenLayout) -> tuple[TokenLayout, tuple[torch.Te
     # Without `%`, which the ONNX exporter does not support for dynamic lengths.
     index = torch.where(place + first < length, place + first, place + first - length)
     back = torch.where(place >= first, place - first, place - first + length)
-    return layout._replace(positions=None, shifted=False, padding_mask=layout.padding_mask.gather(1, index)), (
-        index,
-        back,
-    )
+    padding_mask = layout.padding_mask.gather(1, index)
+    return layout._replace(positions=None, shifted=False, padding_mask=padding_mask, offset_rows=None), (index, back)
 
 
 def take_tokens(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -854,9 +853,20 @@ def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
 
 def offset_entries(table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
     """Entries of `(2N - 1, ...)` for the offsets within a layout; all of them for given positions, and in a graph."""
-    if layout.positions is not None or is_exporting():  # what is computed from all entries is a constant of the graph
-        return table
-    return table.narrow(0, len(table) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
+    length, reach = len(table) // 2 + 1, _reach(layout, len(table) // 2 + 1)
+    return table if reach == length else table.narrow(0, length - reach, 2 * reach - 1)
+
+
+def offset_rows(layout: TokenLayout, max_length: int, device: torch.device) -> torch.Tensor:
+    """The row of each pair of tokens in `offset_entries` of `max_length` N, and the one after these for the first key."""
+    reach = _reach(layout, max_length)
+    positions = torch.arange(layout.key_length, device=device)[None] if layout.positions is None else layout.positions
+    return torch.where(positions[:, None] == 0, 2 * reach - 1, layout.distances(device) + (reach - 1))
+
+
+def _reach(layout: TokenLayout, max_length: int) -> int:
+    """Offsets that are looked up are smaller than this; what is computed from all entries is a constant of a graph."""
+    return max_length if layout.positions is not None or is_exporting() else layout.key_length
 
 
 def resized(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
@@ -1017,19 +1027,17 @@ class OffsetLogits(nn.Module):
         self.first = nn.Parameter(torch.zeros(num_heads))
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
-        return self.entries(torch.cat([self.weight, self.first[None]]), layout)
+        return self.entries(self.table(layout), layout)
+
+    def table(self, layout: TokenLayout) -> torch.Tensor:
+        """The logits of the offsets within a layout, and last those of the first token, `(2L, heads)`."""
+        return torch.cat([offset_entries(self.weight, layout), self.first[None]])
 
     def entries(self, table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
-        """Entries of a table, numbers of offsets in the order of `weight` and last one for the first token, as a map."""
-        first = table.shape[0] - 1  # `len` would fix the length in a graph
-        if layout.diagonal_index is not None:
-            rows = (layout.diagonal_index + (first // 2 + 1 - layout.key_length))[None]
-        else:
-            rows = layout.distances(table.device) + first // 2
-        if layout.positions is None:
-            rows = torch.where(torch.arange(layout.key_length, device=table.device) == 0, first, rows)
-        else:
-            rows = torch.where(layout.positions[:, None] == 0, first, rows)
+        """Numbers in the order of `table`, `(2L, heads)`, as a map of shape `(batch or 1, heads, queries, keys)`."""
+        rows = layout.offset_rows
+        if rows is None:
+            rows = offset_rows(layout, self.weight.shape[0] // 2 + 1, table.device)
         return F.embedding(rows, table).permute(0, 3, 1, 2)
 
     def resize(self, resize: Resize) -> None:
@@ -1206,8 +1214,7 @@ def aft_by_layout(
         weights = aft_weights(logits(layout), scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
         output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
     else:
-        table = scaled_exp(torch.cat([offset_entries(logits.weight, layout), logits.first[None]]), 0)
-        weights = logits.entries(table, layout).squeeze(0)
+        weights = logits.entries(scaled_exp(logits.table(layout), 0), layout).squeeze(0)
         output = aft_attention(weights, scores, values, mixture, layout.padding_mask, dropout)
     return output if moves is None else take_tokens(output, moves[1])
 
@@ -1854,9 +1861,9 @@ class HybridBertModel(HybridBertPreTrainedModel):
         if moves is not None:
             embeds, attention_mask = take_tokens(embeds, moves[0]), layout.padding_mask
             types = None if types is None else types.gather(1, moves[0])
-        if self.has_offsets and layout.counts_positions:  # all layers share the index
-            index = layout.distances(embeds.device)[0] + (layout.key_length - 1)
-            layout = layout._replace(diagonal_index=index)
+        if self.has_offsets:  # all layers share the rows
+            rows = offset_rows(layout, self.config.max_position_embeddings, embeds.device)
+            layout = layout._replace(offset_rows=rows)
         if self.has_attention:
             layout = with_interface_mask(layout, self.config, embeds, attention_mask, None)
         hidden_states = self.dropout(self.embed_norm(self._with_added_embeddings(embeds, types, layout)))

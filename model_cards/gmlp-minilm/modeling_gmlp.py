@@ -304,6 +304,7 @@ class TokenLayout(NamedTuple):
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
     diagonal_index: torch.Tensor | None = None
+    offset_rows: torch.Tensor | None = None
     full_mask: torch.Tensor | None = None
 
     @property

@@ -29,10 +29,8 @@ def move_padding_right(layout: TokenLayout) -> tuple[TokenLayout, tuple[torch.Te
     # Without `%`, which the ONNX exporter does not support for dynamic lengths.
     index = torch.where(place + first < length, place + first, place + first - length)
     back = torch.where(place >= first, place - first, place - first + length)
-    return layout._replace(positions=None, shifted=False, padding_mask=layout.padding_mask.gather(1, index)), (
-        index,
-        back,
-    )
+    padding_mask = layout.padding_mask.gather(1, index)
+    return layout._replace(positions=None, shifted=False, padding_mask=padding_mask, offset_rows=None), (index, back)
 
 
 def take_tokens(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

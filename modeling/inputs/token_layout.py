@@ -33,6 +33,7 @@ class TokenLayout(NamedTuple):
         diagonal_index: Index of each entry's diagonal in a Toeplitz matrix, from 0 at the lower left, for all layers,
             shape `(query_length, key_length)`; `None` if no weights or logits are such matrices, for given positions,
             and in models for long texts.
+        offset_rows: What `entries_by_position.offset_rows` gives, for all layers; `None` if no logits go by offset.
         full_mask: A user's mask of pairs in the place of `padding_mask`, `(batch or 1, heads or 1, query_length,
             key_length)`: boolean, true for visible, or a number that is added to the logits.
     """
@@ -47,6 +48,7 @@ class TokenLayout(NamedTuple):
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
     diagonal_index: torch.Tensor | None = None
+    offset_rows: torch.Tensor | None = None
     full_mask: torch.Tensor | None = None
 
     @property

@@ -4,7 +4,6 @@ import torch
 from torch.nn import functional as F
 
 from ..inputs.attention_maps import move_padding_right, take_tokens, visible_keys
-from ..inputs.entries_by_position import offset_entries
 from ..inputs.token_layout import TokenLayout
 from .precision import no_autocast
 from .synthetic_logits import OffsetLogits
@@ -125,7 +124,6 @@ def aft_by_layout(
         weights = aft_weights(logits(layout), scores, mixture, visible_keys(layout, values.device)).to(values.dtype)
         output = (F.dropout(weights, dropout) @ values).transpose(1, 2)
     else:
-        table = scaled_exp(torch.cat([offset_entries(logits.weight, layout), logits.first[None]]), 0)
-        weights = logits.entries(table, layout).squeeze(0)
+        weights = logits.entries(scaled_exp(logits.table(layout), 0), layout).squeeze(0)
         output = aft_attention(weights, scores, values, mixture, layout.padding_mask, dropout)
     return output if moves is None else take_tokens(output, moves[1])

@@ -13,7 +13,15 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
-from ..inputs.entries_by_position import first_entries, number_of_tiles, query_entries, query_key_entries, resized
+from ..inputs.entries_by_position import (
+    first_entries,
+    number_of_tiles,
+    offset_entries,
+    offset_rows,
+    query_entries,
+    query_key_entries,
+    resized,
+)
 from ..inputs.token_layout import TokenLayout
 from .attention import split_heads
 
@@ -86,27 +94,17 @@ class OffsetLogits(nn.Module):
         self.first = nn.Parameter(torch.zeros(num_heads))
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
-        return self.entries(torch.cat([self.weight, self.first[None]]), layout)
+        return self.entries(self.table(layout), layout)
+
+    def table(self, layout: TokenLayout) -> torch.Tensor:
+        """The logits of the offsets within a layout, and last those of the first token, `(2L, heads)`."""
+        return torch.cat([offset_entries(self.weight, layout), self.first[None]])
 
     def entries(self, table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
-        """Entries of a table, numbers of offsets in the order of `weight` and last one for the first token, as a map.
-
-        Args:
-            table: Shape `(2L, heads)`, for the offsets from `1 - L` to `L - 1`.
-            layout: The tokens, not farther from each other than that.
-
-        Returns:
-            Shape `(batch or 1, heads, queries, keys)`.
-        """
-        first = table.shape[0] - 1  # `len` would fix the length in a graph
-        if layout.diagonal_index is not None:
-            rows = (layout.diagonal_index + (first // 2 + 1 - layout.key_length))[None]
-        else:
-            rows = layout.distances(table.device) + first // 2
-        if layout.positions is None:
-            rows = torch.where(torch.arange(layout.key_length, device=table.device) == 0, first, rows)
-        else:
-            rows = torch.where(layout.positions[:, None] == 0, first, rows)
+        """Numbers in the order of `table`, `(2L, heads)`, as a map of shape `(batch or 1, heads, queries, keys)`."""
+        rows = layout.offset_rows
+        if rows is None:
+            rows = offset_rows(layout, self.weight.shape[0] // 2 + 1, table.device)
         return F.embedding(rows, table).permute(0, 3, 1, 2)
 
     def resize(self, resize: Resize) -> None:
