@@ -174,7 +174,7 @@ _PLACES = (
     (0, (-7, 0), "right", "center"),
     *(
         (point, (0, distance), side, "bottom" if distance > 0 else "top")
-        for distance in (5, -5, 15, -15, 25, -25)
+        for distance in (5, -5, 15, -15, 25, -25, 35, -35, 45, -45)
         for point, side in ((0, "left"), (0, "center"), (0, "right"))
     ),
 )
