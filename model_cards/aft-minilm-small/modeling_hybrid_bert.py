@@ -1030,7 +1030,7 @@ class OffsetLogits(nn.Module):
         return self.entries(self.table(layout), layout)
 
     def table(self, layout: TokenLayout) -> torch.Tensor:
-        """The logits of the offsets within a layout, and last those of the first token, `(2L, heads)`."""
+        """The logits of offsets below L, see `offset_entries`, and last that of the first token, `(2L, heads)`."""
         return torch.cat([offset_entries(self.weight, layout), self.first[None]])
 
     def entries(self, table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:

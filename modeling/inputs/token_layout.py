@@ -31,9 +31,9 @@ class TokenLayout(NamedTuple):
             `None` if each row is one document.
         attention_mask: Mask for the attention implementation, which combines causal order, padding and documents.
         diagonal_index: Index of each entry's diagonal in a Toeplitz matrix, from 0 at the lower left, for all layers,
-            shape `(query_length, key_length)`; `None` if no weights or logits are such matrices, for given positions,
+            shape `(query_length, key_length)`; `None` if no weights are such matrices, for given positions,
             and in models for long texts.
-        offset_rows: What `entries_by_position.offset_rows` gives, for all layers; `None` if no logits go by offset.
+        offset_rows: What `entries_by_position.offset_rows` gives, for all layers; if `None`, a layer computes it.
         full_mask: A user's mask of pairs in the place of `padding_mask`, `(batch or 1, heads or 1, query_length,
             key_length)`: boolean, true for visible, or a number that is added to the logits.
     """
