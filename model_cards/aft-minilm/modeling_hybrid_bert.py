@@ -853,20 +853,21 @@ def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
 
 def offset_entries(table: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
     """Entries of `(2N - 1, ...)` for the offsets within a layout; all of them for given positions, and in a graph."""
-    length, reach = len(table) // 2 + 1, _reach(layout, len(table) // 2 + 1)
-    return table if reach == length else table.narrow(0, length - reach, 2 * reach - 1)
+    if _has_all_offsets(layout):
+        return table
+    return table.narrow(0, len(table) // 2 + 1 - layout.key_length, 2 * layout.key_length - 1)
 
 
 def offset_rows(layout: TokenLayout, max_length: int, device: torch.device) -> torch.Tensor:
     """The row of each pair of tokens in `offset_entries` of `max_length` N, and the one after these for the first key."""
-    reach = _reach(layout, max_length)
+    reach = max_length if _has_all_offsets(layout) else layout.key_length
     positions = torch.arange(layout.key_length, device=device)[None] if layout.positions is None else layout.positions
     return torch.where(positions[:, None] == 0, 2 * reach - 1, layout.distances(device) + (reach - 1))
 
 
-def _reach(layout: TokenLayout, max_length: int) -> int:
-    """Offsets that are looked up are smaller than this; what is computed from all entries is a constant of a graph."""
-    return max_length if layout.positions is not None or is_exporting() else layout.key_length
+def _has_all_offsets(layout: TokenLayout) -> bool:
+    """Whether entries of all offsets are looked up: what is computed from all is a constant of a graph."""
+    return layout.positions is not None or is_exporting()
 
 
 def resized(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
