@@ -53,8 +53,9 @@ NAMES = {
     "2 hybrid layers": "hybrid-minilm-small",
     "6 hybrid layers": "hybrid-minilm",
 }
-NAMES |= {f"{layers} layers": f"MiniLM, {layers} layers" for layers in (2, 3, 4, "2 narrow", "6 narrow")}
-NAMES["6 joined narrow layers"] = "MiniLM, 6 narrow layers, joined"
+NAMES |= {
+    f"{layers} layers": f"MiniLM, {layers} layers" for layers in (2, 3, 4, "2 narrow", "6 narrow", "6 joined narrow")
+}
 #: The first column of the page's table of speeds.
 SPEEDS = "times the teacher's speed, one / two threads"
 EMBEDDINGS = FOLDER / "embeddings"
@@ -182,7 +183,7 @@ def test_shapes_without_attention_are_what_was_measured(scores):
     four = shares_by_kind("MiniLM, 4 layers", scores, kinds)
     more = [found["retrieval"] - first["retrieval"] for found in (hybrid, four)]
     assert f"four of the teacher's layers keep {more[1]:.1f} points more than `aft-minilm`, with 67 %" in TEXT
-    joined = shares_by_kind("MiniLM, 6 narrow layers, joined", scores, kinds)
+    joined = shares_by_kind("MiniLM, 6 joined narrow layers", scores, kinds)
     more.append(joined["retrieval"] - first["retrieval"])
     claim = "Six hybrid layers keep {0:.1f} points more, and six joined narrow ones {2:.1f}, which is [within chance]"
     assert claim.format(*more) in TEXT
@@ -595,7 +596,7 @@ def test_the_models_of_the_first_page_are_as_good_and_fast_as_measured(scores):
     assert 0.1 < max(changes) < 0.2  # as it says
     assert "In int8 the scores of the models above on STS-B change by less than 0.2 points." in text
     rows = np.mean([*shares_by_kind("3 layers, 240,000 rows", with_more_rows(scores)[0], kinds).values()])
-    names = "MiniLM, 6 narrow layers", "MiniLM, 6 narrow layers, joined"
+    names = "MiniLM, 6 narrow layers", "MiniLM, 6 joined narrow layers"
     narrow, joined = (np.mean([*shares_by_kind(name, scores, kinds).values()]) for name in names)
     claim = "After as many rows as `aft-minilm`, three layers keep {:.1f} %, six narrow ones with attention {:.1f} %."
     assert claim.format(rows, narrow) in text
@@ -608,7 +609,7 @@ def test_the_models_of_the_first_page_are_as_good_and_fast_as_measured(scores):
     tuned = {run["model"]: 100 * run["spearman"] for run in runs if run["task"] == "stsb"}  # one seed of these
     pairs = found["aft-minilm", "float32"], tuned["aft-minilm"]
     assert "On STS-B `aft-minilm` scores {:.1f} so, and {:.1f} finetuned to read both.".format(*pairs) in text
-    assert f"reach {tuned['6 narrow layers, joined']:.1f}; quality {joined:.1f} %." in text
+    assert f"reach {tuned['6 joined narrow layers']:.1f} (quality {joined:.1f} %)." in text
 
 
 def test_the_rows_of_a_student_are_those_of_its_command():

@@ -1086,7 +1086,7 @@ class PerHeadLinear(nn.Module):
             return inputs @ weight.transpose(1, 2)
         batch, heads = inputs.shape[:2]
         weights, biases = weight.transpose(1, 2).expand(heads, -1, -1), bias[:, None].expand(heads, -1, -1)
-        rows = [tensor.expand(batch, *tensor.shape).flatten(0, 1) for tensor in (biases, weights)]
+        rows = [tensor.repeat(batch, 1, 1) for tensor in (biases, weights)]
         return torch.baddbmm(rows[0], inputs.flatten(0, 1), rows[1]).unflatten(0, (batch, heads))
 
     def resize(self, resize: Resize) -> None:
