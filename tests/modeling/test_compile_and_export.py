@@ -80,7 +80,9 @@ def _assert_same(outputs, expected, mask):
         torch.testing.assert_close(one[real], other[real], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.fast_cases(class_name=["AMLPModel", "HybridBertForMaskedLM", "MLPMixerModel"], changes={})
+@pytest.mark.fast_cases(
+    class_name=["AMLPModel", "HybridBertModel", "MLPMixerModel"], changes=[{}, {"token_mixers": ["aft"]}]
+)
 @MODELS
 def test_compiles_whole_and_once_for_all_lengths(class_name, changes, build, tiny_inputs):
     """By default PyTorch makes a size symbolic when it first changes: the second compilation is the last."""
