@@ -207,7 +207,7 @@ def test_the_readme_can_be_read_in_minutes():
 def test_the_models_of_the_first_page_train(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), names)
+    exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), names)
     assert type(names["model"]).__name__ == "AMLPForMaskedLM"
     assert names["model"].config.vocab_size == len(names["tokenizer"])
     assert [*(tmp_path / "outputs" / "my-amlp").glob("checkpoint-*/model.safetensors")]
@@ -216,7 +216,7 @@ def test_the_models_of_the_first_page_train(tmp_path, monkeypatch):
 def test_the_code_of_the_first_page_prints_what_it_says(monkeypatch, capsys):
     pytest.importorskip("sentence_transformers")
     monkeypatch.chdir(ROOT)
-    code = blocks("README.md", "python")[1]
+    code = blocks("README.md", "python")[0]
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == re.findall("# (.+)", code)
 

@@ -89,9 +89,10 @@ def published(folder: Path) -> tuple[Rows, Rows]:
 def picture(results: Rows, speeds: Rows) -> "Figure":
     """Quality against sentences per second, with the fewest threads of those measured; a panel for each kind of sets.
 
-    A line in a model's colour joins its formats. Models whose names agree up to the first comma have one colour, and
-    a line joins those in the first format. The quality is the mean score over the sets that all models have. In a
-    format in which a model was not evaluated it is that of its first format, and the marker is hollow.
+    A line in a model's colour joins its formats. Models whose names agree up to the first comma have one colour, which
+    the first one's name explains, and a line joins those in the first format. The quality is the mean score over the
+    sets that all models have. In a format in which a model was not evaluated it is that of its first format, and the
+    marker is hollow.
     """
     from matplotlib.lines import Line2D
 
@@ -102,7 +103,7 @@ def picture(results: Rows, speeds: Rows) -> "Figure":
             models.setdefault(row["model"], []).append(row)
     present = {row["kind"] for row in results}
     kinds = [kind for kind in KINDS if kind in present] or [results[0]["kind"]]
-    figure, axes = panels(len(kinds), 4.2)
+    figure, axes = panels(len(kinds), 5)
     places = [
         _draw_kind(axis, [row for row in results if row["kind"] == kind], models)
         for axis, kind in zip(axes, kinds, strict=True)
@@ -130,8 +131,10 @@ def _draw_kind(axis: "Axes", results: Rows, models: Mapping[str, Rows]) -> dict[
     names = {}
     for model, rows in models.items():
         title = rows[0]["name"].removesuffix(f", {rows[0]['format']}")
-        in_first_format = families.setdefault(title.partition(",")[0], [])
-        colour, score = f"C{list(families).index(title.partition(',')[0])}", quality[model, rows[0]["format"]]
+        family, _, rest = title.partition(", ")
+        in_first_format = families.setdefault(family, [])
+        colour, score = f"C{list(families).index(family)}", quality[model, rows[0]["format"]]
+        title = rest if in_first_format and rest else title  # the first name has the family's
         in_first_format.append((rows[0]["sentences_per_second"], score))
         points = []
         for row in sorted(rows, key=lambda row: row["sentences_per_second"]):
