@@ -563,7 +563,7 @@ def test_finetuning_with_few_rows_is_what_was_measured():
     assert [name for name, *_ in rows] == [*measured["majority"]]
     reviews = 100 * np.mean(measured["first_page"]["draws"])
     finetuned = 100 * np.mean(measured["first_page"]["finetuned"])
-    assert f"on CR it has {finetuned:.1f} % (600 rows" in text and f"embeddings (C = 1) has {reviews:.1f} %." in text
+    assert f"it has {finetuned:.1f} % (600 rows" in text and f"embeddings has {reviews:.1f} %." in text
 
 
 def test_the_models_of_the_first_page_are_as_good_and_fast_as_measured(scores):
